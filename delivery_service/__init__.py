@@ -1,0 +1,1 @@
+"""The delivery service: engine, API, console and command line."""

@@ -1,0 +1,1 @@
+"""Housekeeping on a timer, safe to run in every process at once."""

@@ -1,0 +1,1 @@
+"""HTTP to receivers: whatever they do becomes an outcome value."""

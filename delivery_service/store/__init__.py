@@ -1,0 +1,1 @@
+"""SQL, and nothing else: functions over a connection, no policy, no commit."""

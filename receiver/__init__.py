@@ -1,0 +1,1 @@
+"""The customer kit: verify webhooks and turn redelivery into exactly one effect."""

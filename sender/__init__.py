@@ -1,0 +1,1 @@
+"""The provider SDK: publish events inside your own transaction."""

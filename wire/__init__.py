@@ -1,0 +1,1 @@
+"""What travels: ids, envelope, secrets, signatures, header profiles, retry schedules."""
