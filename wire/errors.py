@@ -6,6 +6,8 @@
     └── WireError (also a ValueError)
         ├── IdError             an id is not ``prefix_`` + ULID
         ├── EnvelopeError       a payload can't be stored and sent unchanged
+        │   └── EnvelopeTooLargeError   a body is over the size limit
+        ├── HeaderError         a header name or value may not be sent
         ├── SecretError         a secret or key is not acceptable; says what is wrong with it
         ├── ScheduleError       a retry schedule can't be read
         ├── ProfileError        a header profile is incomplete or contradicts itself
@@ -29,6 +31,19 @@ class IdError(WireError):
 
 class EnvelopeError(WireError):
     """A payload can't be stored and sent unchanged."""
+
+
+class EnvelopeTooLargeError(EnvelopeError):
+    """A body is over the size limit; ``size`` and ``limit`` are in bytes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"the body has {size} bytes; the limit is {limit} bytes")
+        self.size = size
+        self.limit = limit
+
+
+class HeaderError(WireError):
+    """A header name or value may not be sent. The message names the header, never its value."""
 
 
 class SecretError(WireError):
