@@ -1,0 +1,79 @@
+"""The database: engines for both kinds, and one transaction per piece of work.
+
+Store functions are synchronous and take a connection, so there is one of each; here is the one
+place where they meet the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import uuid4
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from delivery_service.settings import Settings
+from sender.sqlite import READ_ONLY, configure_sqlite
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Work = Callable[Concatenate[Connection, P], T]
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds to wait for a connection to PostgreSQL before trying again."""
+
+COMMAND_TIMEOUT = 60.0
+"""Seconds after which a statement is given up: a connection that died silently must not hold a
+worker for ever."""
+
+
+class Database:
+    """Runs pieces of work, each in its own transaction."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._reader = engine.execution_options(**{READ_ONLY: True})
+
+    async def write(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work(connection, …)`` in a transaction and commit it."""
+        async with self.engine.begin() as connection:
+            return await connection.run_sync(work, *args, **kwargs)
+
+    async def read(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work(connection, …)``, which must not write."""
+        async with self._reader.begin() as connection:
+            return await connection.run_sync(work, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.engine.dispose()
+
+
+def open_database(settings: Settings) -> Database:
+    """Make the engine that the settings ask for. Nothing is connected yet."""
+    options: dict[str, Any] = {"pool_size": settings.database_pool_size, "max_overflow": 0}
+    if not settings.is_sqlite:
+        options |= {"pool_pre_ping": True, "connect_args": _asyncpg_arguments(settings)}
+    engine = create_async_engine(settings.async_database_url, **options)
+    configure_sqlite(engine)
+    if settings.database_schema is not None:
+        engine = engine.execution_options(schema_translate_map={None: settings.database_schema})
+    return Database(engine)
+
+
+def _asyncpg_arguments(settings: Settings) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "timeout": CONNECT_TIMEOUT,
+        "command_timeout": COMMAND_TIMEOUT,
+        "server_settings": {"application_name": "surehook", "jit": "off"},
+    }
+    if settings.pgbouncer:
+        arguments |= {
+            "statement_cache_size": 0,
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: f"surehook_{uuid4().hex}",
+        }
+        # PgBouncer refuses parameters that it does not track.
+        arguments["server_settings"] = {"application_name": "surehook"}
+    return arguments

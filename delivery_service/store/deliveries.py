@@ -1,0 +1,195 @@
+"""Deliveries: their states and history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    Executable,
+    Integer,
+    Select,
+    Text,
+    bindparam,
+    case,
+    delete,
+    select,
+    update,
+)
+
+from delivery_service.store.rows import Columns, parameters, relation
+from sender.tables import deliveries, endpoints, queue
+from sender.types import UtcDateTime, moment
+from wire.ids import DELIVERY, first_id
+
+PENDING = "pending"
+
+_CHANGES: Columns = (
+    ("id", Text()),
+    ("attempted", Integer()),
+    ("ended", Boolean()),
+    ("status", Text()),
+    ("reason", Text()),
+)
+
+
+def apply(
+    connection: Connection, changes: Sequence[Mapping[str, Any]], now: datetime | None = None
+) -> None:
+    """Record what attempts came to: ``id``, ``attempted`` (attempts to add: 0 or 1), ``status``
+    and ``reason``. For leases that were still their worker's only."""
+    if not changes:
+        return
+    statement = _apply(connection.dialect.name, now is not None)
+    rows = [{**change, "ended": change["status"] != PENDING} for change in changes]
+    connection.execute(statement, {"now": now, **parameters(connection, _CHANGES, rows)})
+
+
+@cache
+def _apply(dialect: str, manual: bool) -> Executable:
+    changes = relation(dialect, "changes", _CHANGES)
+    now = moment(bindparam("now", type_=UtcDateTime()) if manual else None)
+    return (
+        update(deliveries)
+        .where(deliveries.c.id == changes.c.id)
+        .values(
+            attempts=deliveries.c.attempts + changes.c.attempted,
+            status=changes.c.status,
+            reason=changes.c.reason,
+            undelivered=changes.c.status.not_in((PENDING, "delivered")),
+            ended_at=case((changes.c.ended, now), else_=None),
+        )
+    )
+
+
+def end_pending_of(
+    connection: Connection,
+    endpoint_ids: Sequence[str],
+    status: str,
+    reason: str,
+    now: datetime | None = None,
+) -> int:
+    """End all pending deliveries of endpoints that were disabled, are gone or deleted.
+
+    Call it in the transaction that changes the endpoints, after changing them. Returns how many
+    ended. Attempts in flight finish as late ones.
+    """
+    removed = connection.scalars(
+        delete(queue).where(queue.c.endpoint_id.in_(endpoint_ids)).returning(queue.c.delivery_id)
+    ).all()
+    apply(connection, [_ending(id_, status, reason) for id_ in removed], now)
+    return len(removed)
+
+
+def _ending(delivery_id: str, status: str, reason: str) -> dict[str, Any]:
+    return {"id": delivery_id, "attempted": 0, "status": status, "reason": reason}
+
+
+def cancel(connection: Connection, delivery_id: str, now: datetime | None = None) -> bool:
+    """Cancel a pending delivery; False when it is not pending any more."""
+    removed = connection.scalars(
+        delete(queue).where(queue.c.delivery_id == delivery_id).returning(queue.c.delivery_id)
+    ).all()
+    apply(connection, [_ending(id_, "cancelled", "cancelled") for id_ in removed], now)
+    return bool(removed)
+
+
+def redeliver(
+    connection: Connection,
+    delivery_ids: Sequence[str],
+    now: datetime | None = None,
+    *,
+    lane: int = 0,
+) -> list[str]:
+    """Take ended deliveries back to pending, with the same id and a fresh schedule.
+
+    Those whose endpoint is not enabled, and those that are pending already, stay as they are.
+    Returns the ids of the others.
+    """
+    enabled = select(endpoints.c.id).where(
+        endpoints.c.status == "enabled", endpoints.c.deleted_at.is_(None)
+    )
+    revived = connection.execute(
+        update(deliveries)
+        .where(
+            deliveries.c.id.in_(delivery_ids),
+            deliveries.c.status != PENDING,
+            deliveries.c.endpoint_id.in_(enabled),
+        )
+        .values(
+            status=PENDING,
+            reason=None,
+            undelivered=False,
+            ended_at=None,
+            attempts_before=deliveries.c.attempts,
+        )
+        .returning(deliveries.c.id, deliveries.c.endpoint_id)
+    ).all()
+    if revived:
+        connection.execute(
+            queue.insert().values(due_at=moment(now), lane=lane),
+            [{"delivery_id": row.id, "endpoint_id": row.endpoint_id} for row in revived],
+        )
+    return [row.id for row in revived]
+
+
+def retry_now(connection: Connection, delivery_id: str, now: datetime | None = None) -> bool:
+    """Make a waiting delivery due at once; False when it is in flight or not pending."""
+    found = connection.scalars(
+        update(queue)
+        .where(queue.c.delivery_id == delivery_id, queue.c.lease_token.is_(None))
+        .values(due_at=moment(now))
+        .returning(queue.c.delivery_id)
+    ).all()
+    return bool(found)
+
+
+_WITH_QUEUE = select(
+    deliveries, queue.c.due_at.label("due_at"), queue.c.lease_token.label("lease_token")
+).outerjoin(queue, queue.c.delivery_id == deliveries.c.id)
+
+
+def get(connection: Connection, delivery_id: str) -> dict[str, Any] | None:
+    """Return a delivery with ``due_at`` and ``lease_token`` of its queue row, or None."""
+    row = connection.execute(_WITH_QUEUE.where(deliveries.c.id == delivery_id)).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def page(
+    connection: Connection,
+    *,
+    limit: int,
+    before: str | None = None,
+    tenant_id: str | None = None,
+    endpoint_id: str | None = None,
+    event_id: str | None = None,
+    event_type: str | None = None,
+    status: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[dict[str, Any]]:
+    """Return up to ``limit`` deliveries, newest first, from the one after ``before`` on.
+
+    ``since`` (inclusive) and ``until`` (exclusive) bound the time of creation, which ids begin
+    with, so that they narrow the same index that orders the page.
+    """
+    query: Select[Any] = _WITH_QUEUE.order_by(deliveries.c.id.desc()).limit(limit)
+    equal = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "event_id": event_id}
+    for column, value in {**equal, "event_type": event_type, "status": status}.items():
+        if value is not None:
+            query = query.where(deliveries.c[column] == value)
+    if status is not None and status not in (PENDING, "delivered"):
+        query = query.where(deliveries.c.undelivered)
+    if status == PENDING:
+        query = query.where(queue.c.delivery_id.is_not(None))
+    if before is not None:
+        query = query.where(deliveries.c.id < before)
+    if since is not None:
+        query = query.where(deliveries.c.id >= first_id(DELIVERY, since))
+    if until is not None:
+        query = query.where(deliveries.c.id < first_id(DELIVERY, until))
+    return [row._asdict() for row in connection.execute(query)]
