@@ -1,4 +1,4 @@
-"""Which addresses the guard refuses. An explicit table: pure, numeric, without I/O.
+"""Which addresses and ports the guard refuses. An explicit table: pure, numeric, without I/O.
 
 ``ipaddress.is_global`` and ``is_private`` are not a filter (CPython 3.10 to 3.12 call
 64:ff9b::7f00:1, 2002:7f00:1::, fec0::1, 224.0.0.1 and others global), so the table is written out.
@@ -61,6 +61,25 @@ METADATA_NETWORKS: tuple[IPNetwork, ...] = (
     IPv6Network("fd00:ec2::/32"),
 )
 """Cloud metadata services inside ``PRIVATE_NETWORKS``: these stay refused all the same."""
+
+
+LOW_PORTS = frozenset({80, 443})
+"""The ports below 1024 that are allowed."""
+
+SERVICE_PORTS = frozenset(
+    {
+        *(1433, 1434, 1521, 3306, 5432, 5433, 6432, 27017, 27018, 27019),  # SQL, PgBouncer, MongoDB
+        *(5984, 7000, 7001, 7199, 7473, 7474, 7687, 8086, 9042, 9160),  # CouchDB, Cassandra, Neo4j
+        *(6379, 6380, 11211, 11214, 11215),  # Redis, Memcached
+        *(9200, 9300, 8983),  # Elasticsearch, Solr
+        *(4369, 5671, 5672, 9092, 15672, 25672),  # Erlang, AMQP, Kafka
+        *(2375, 2376, 2379, 2380, 6443, 10250, 10255, 10256),  # Docker, etcd, Kubernetes
+        *(2181, 8300, 8301, 8302, 8500, 8600),  # ZooKeeper, Consul
+        *(2049, 3389, 5900, 5901, 5985, 5986, 6000),  # NFS, RDP, VNC, WinRM, X11
+        *(6660, 6661, 6662, 6663, 6664, 6665, 6666, 6667, 6668, 6669, 6697),  # IRC
+    }
+)
+"""Ports from 1024 on that are refused: databases, caches, brokers, control planes, desktops."""
 
 
 def find_network(address: IPAddress, networks: tuple[IPNetwork, ...]) -> IPNetwork | None:

@@ -16,8 +16,10 @@ from urllib.parse import quote
 import idna
 
 from delivery_service.net.addresses import (
+    LOW_PORTS,
     METADATA_NETWORKS,
     PRIVATE_NETWORKS,
+    SERVICE_PORTS,
     IPAddress,
     IPNetwork,
     find_network,
@@ -28,24 +30,6 @@ from wire.errors import SurehookError
 
 MAX_URL_LENGTH = 2048
 """Characters, of the text as registered and of the URL rebuilt from it."""
-
-LOW_PORTS = frozenset({80, 443})
-"""The ports below 1024 that are allowed."""
-
-SERVICE_PORTS = frozenset(
-    {
-        *(1433, 1434, 1521, 3306, 5432, 5433, 6432, 27017, 27018, 27019),  # SQL, PgBouncer, MongoDB
-        *(5984, 7000, 7001, 7199, 7473, 7474, 7687, 8086, 9042, 9160),  # CouchDB, Cassandra, Neo4j
-        *(6379, 6380, 11211, 11214, 11215),  # Redis, Memcached
-        *(9200, 9300, 8983),  # Elasticsearch, Solr
-        *(4369, 5671, 5672, 9092, 15672, 25672),  # Erlang, AMQP, Kafka
-        *(2375, 2376, 2379, 2380, 6443, 10250, 10255, 10256),  # Docker, etcd, Kubernetes
-        *(2181, 8300, 8301, 8302, 8500, 8600),  # ZooKeeper, Consul
-        *(2049, 3389, 5900, 5901, 5985, 5986, 6000),  # NFS, RDP, VNC, WinRM, X11
-        *(6660, 6661, 6662, 6663, 6664, 6665, 6666, 6667, 6668, 6669, 6697),  # IRC
-    }
-)
-"""Ports from 1024 on that are refused: databases, caches, brokers, control planes, desktops."""
 
 LOCAL_SUFFIXES = (".internal", ".local", ".localhost", ".svc")
 """Names that only mean something inside a network."""

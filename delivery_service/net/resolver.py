@@ -70,10 +70,8 @@ class ThreadedLookup:
 def _getaddrinfo(host: str) -> list[str]:
     infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     addresses: list[str] = []
-    for family, _, _, _, answer in infos:
+    for _, _, _, _, answer in infos:
         sockaddr: tuple[object, ...] = answer
-        if family not in {socket.AF_INET, socket.AF_INET6}:
-            continue
         address = str(sockaddr[0])
         if len(sockaddr) == 4 and sockaddr[3] and "%" not in address:
             address = f"{address}%{sockaddr[3]}"
