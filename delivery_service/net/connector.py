@@ -78,7 +78,7 @@ class _ConnectorResolver(AbstractResolver):
         self,
         host: str,
         port: int = 0,
-        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002 aiohttp's
+        family: socket.AddressFamily = socket.AF_INET,
     ) -> list[ResolveResult]:
         progress = PROGRESS.get()
         after = progress.phase

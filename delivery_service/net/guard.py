@@ -45,7 +45,7 @@ _KEPT_IN_TARGET = "!\"#$%&'()*+,/:;<=>?@[]^`{|}~"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class BlockedUrl(SurehookError):  # noqa: N818 says what it is about, as OutcomeKind.BLOCKED does
+class BlockedUrl(SurehookError):
     """The guard refused a URL or an address.
 
     ``rule`` is a stable code. The text is for operators: it names the rule, and the setting that
