@@ -219,7 +219,7 @@ def body_bytes(body: object) -> bytes:
             return str.encode(body, "utf-8")
         if isinstance(body, bytes | bytearray | memoryview):
             return bytes(memoryview(body))
-    except (ValueError, TypeError):
+    except Exception:  # noqa: BLE001  (a foreign object can raise anything)
         # A lone surrogate, a memoryview already released, an object that only claims to be bytes.
         raise VerificationError(
             Reason.BODY_NOT_BYTES, "the body can't be turned into bytes; pass the raw bytes"
