@@ -207,11 +207,9 @@ def test_profiles_that_clash_are_refused_before_anything_is_sent():
     for profiles in ([], [STANDARD, STANDARD], [STANDARD] * 9):
         with pytest.raises(ProfileError, match="profile"):
             check_profiles(profiles)
-    for prefix in ("", "X A-", "X-\r\n", "é-", "x" * 200):
-        profile = STANDARD if prefix else dataclasses.replace(STANDARD, attempt="{prefix}")
-        if prefix:
-            with pytest.raises(ProfileError):
-                check_profiles([profile], prefix=prefix)
+    for prefix in ("X A-", "X-\r\n", "é-", "x" * 200):
+        with pytest.raises(ProfileError, match="header name"):
+            check_profiles([STANDARD], prefix=prefix)
     check_profiles([STANDARD], prefix="X-Acme-")
     # One header may serve the same value to two profiles, in whatever case.
     same = dataclasses.replace(GITHUB, name="same", id="WEBHOOK-ID")
