@@ -15,7 +15,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import ClientRequest, ClientTimeout, TCPConnector, hdrs
+from aiohttp import ClientPayloadError, ClientRequest, ClientTimeout, TCPConnector, hdrs
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
@@ -47,24 +47,51 @@ class DeliveryHandler(ResponseHandler):
         super().__init__(loop)
         self.opened_at = time.monotonic()
         self.used = False
-        self.informational = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Expect a new answer."""
+        self._informational = 0
+        self._answered = False
 
     def close(self) -> None:
         """Close at once: a graceful close waits for a peer that may never read or answer."""
         self.abort()
 
+    def data_received(self, data: bytes) -> None:
+        """Parse head and body apart.
+
+        aiohttp's parser drops a complete head if the body behind it, in the same piece of data, is
+        malformed. The status decides, so it must not depend on how the network cut the answer.
+        """
+        while not self._answered and 3 < (end := data.find(b"\r\n\r\n") + 4) < len(data):
+            super().data_received(data[:end])
+            if self._exception is not None:
+                return
+            data = data[end:]
+        super().data_received(data)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """Fail the answer, and its body too, which aiohttp would leave waiting for more data."""
+        super().set_exception(exc, *cause)
+        body = self._payload
+        if isinstance(exc, HttpProcessingError) and body is not None and not body.is_eof():
+            body.set_exception(ClientPayloadError(exc.message))
+
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """Pass a parsed answer on, unless it is one 1xx too many."""
         code = data[0].code
         if code < 200 and code != 101:
-            self.informational += 1
-            if self.informational > MAX_INFORMATIONAL:
+            self._informational += 1
+            if self._informational > MAX_INFORMATIONAL:
                 if self._exception is None:
                     message = f"more than {MAX_INFORMATIONAL} answers with a status below 200"
                     self.set_exception(HttpProcessingError(code=code, message=message))
                     if self.transport is not None:
                         self.transport.abort()
                 return
+        else:
+            self._answered = True
         super().feed_data(data, size)
 
 
@@ -153,7 +180,7 @@ class GuardedConnector(TCPConnector):
         else:
             self.opened += 1
             handler.used = True
-        handler.informational = 0
+        handler.begin()
         progress.phase = Phase.ANSWER
         return connection
 

@@ -6,6 +6,7 @@ Whatever a receiver does becomes an `Outcome`; nothing is raised for it.
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 import time
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ CONNECT_TIMEOUT = 5.0
 """Seconds for one address to accept a connection, TLS handshake included, before the next."""
 
 _URL_CACHE_SIZE = 10_000
+_LARGE_BODY = 1_048_576
 
 _UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
 
@@ -158,17 +160,19 @@ class AiohttpTransport:
         url = self._urls.get(request.url) or self._check(request.url)
         session = self._session or await self._open()
         tls = self._contexts.ready(request.tls) or await self._contexts.get(request.tls)
+        # aiohttp warns of larger bytes; read in pieces they don't hold up the event loop either.
+        data = request.body if len(request.body) <= _LARGE_BODY else io.BytesIO(request.body)
         response = await session.post(
-            url, data=request.body, headers=request.headers, allow_redirects=False, ssl=tls
+            url, data=data, headers=request.headers, allow_redirects=False, ssl=tls
         )
         answer.response = response
         body, content = answer.body, response.content
         while len(body) <= self._response_cap:
-            chunk = await content.readany()
-            if not chunk:
-                answer.complete = True
+            # Most answers are here in one piece: what is buffered needs no turn of the loop.
+            body += content.read_nowait() if content.is_eof() else await content.readany()
+            if content.at_eof():
+                answer.complete = len(body) <= self._response_cap
                 return
-            body += chunk
 
     def _check(self, text: str) -> URL:
         checked = check_url(text, self._policy)
