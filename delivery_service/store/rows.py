@@ -26,8 +26,8 @@ def relation(dialect: str, name: str, columns: Columns) -> FromClause:
         # The names and types of the columns are those of the arrays' elements.
         return (
             func.unnest(*arrays)
-            .table_valued(*[column(label, kind) for label, kind in columns], name=name)
-            .render_derived()
+            .table_valued(*[column(label, kind) for label, kind in columns])
+            .render_derived(name=name)
         )
     each = func.json_each(bindparam(PARAMETER, type_=String())).table_valued("value", name="each")
     return (
