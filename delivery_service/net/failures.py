@@ -38,7 +38,7 @@ def tls_reason(exc: ssl.SSLError) -> str:
         if exc.verify_code == _CERTIFICATE_HAS_EXPIRED:
             reason += " (the receiver's own certificate or one of the chain it sent)"
         return f"certificate verify failed: {reason}"
-    return f"TLS failed: {exc.reason or exc}"
+    return f"TLS failed: {getattr(exc, 'reason', None) or exc}"
 
 
 def connection_verdict(exc: OSError, phase: Phase) -> Verdict:

@@ -37,9 +37,12 @@ def build_context(settings: TlsSettings | None = None) -> ssl.SSLContext:
     """
     if settings is None:
         return ssl.create_default_context()
+    if settings.private_ca is not None and not settings.private_ca.strip():
+        # The ssl module would take an empty text for "the public authorities".
+        raise TlsSettingsError("private_ca is empty")
     try:
         context = ssl.create_default_context(cadata=settings.private_ca)
-    except (ssl.SSLError, ValueError) as exc:
+    except (ssl.SSLError, ValueError, TypeError) as exc:
         raise TlsSettingsError(f"private_ca is not a PEM certificate: {exc}") from exc
     if settings.client_certificate is None and settings.client_key is None:
         return context
@@ -49,8 +52,8 @@ def build_context(settings: TlsSettings | None = None) -> ssl.SSLContext:
     with tempfile.TemporaryDirectory(prefix="surehook-") as folder:
         path = Path(folder) / "client.pem"
         path.touch(mode=0o600)
-        path.write_text(f"{settings.client_key}\n{settings.client_certificate}\n", encoding="utf-8")
         try:
+            path.write_text(f"{settings.client_key}\n{settings.client_certificate}\n", "utf-8")
             # A password of our own keeps OpenSSL from asking for one on the terminal.
             context.load_cert_chain(path, password="")
         except (ssl.SSLError, ValueError) as exc:

@@ -21,7 +21,7 @@ from delivery_service.net.connector import DeliveryRequest, GuardedConnector
 from delivery_service.net.failures import failed
 from delivery_service.net.guard import GuardPolicy, check_url
 from delivery_service.net.progress import PROGRESS, Progress
-from delivery_service.net.resolver import Lookup, Resolver
+from delivery_service.net.resolver import CACHE_TTL, Lookup, Resolver
 from delivery_service.net.responses import answered, kept_headers
 from delivery_service.net.tls import TlsContexts, TlsSettings
 from delivery_service.policy.outcome import Outcome
@@ -75,7 +75,8 @@ class AiohttpTransport:
     """The transport of the worker.
 
     ``max_connections`` must not be below the number of requests in flight. ``response_cap`` is in
-    bytes; ``keepalive_timeout``, ``max_connection_age``, ``connect_timeout`` and ``dns_timeout``
+    bytes; ``keepalive_timeout``, ``max_connection_age``, ``connect_timeout``, ``dns_timeout`` and
+    ``dns_cache_ttl`` (at most 30)
     are in seconds. ``lookup`` replaces the system's resolver, ``tls`` the context for endpoints
     without `TlsSettings`.
 
@@ -92,6 +93,7 @@ class AiohttpTransport:
         response_cap: int = RESPONSE_CAP,
         keepalive_timeout: float = KEEPALIVE_TIMEOUT,
         max_connection_age: float = MAX_CONNECTION_AGE,
+        dns_cache_ttl: float = CACHE_TTL,
         connect_timeout: float = CONNECT_TIMEOUT,
         dns_timeout: float = 5.0,
         lookup: Lookup | None = None,
@@ -105,6 +107,7 @@ class AiohttpTransport:
         self._max_connection_age = max_connection_age
         self._connect_timeout = connect_timeout
         self._dns_timeout = dns_timeout
+        self._dns_cache_ttl = dns_cache_ttl
         self._lookup = lookup
         self._contexts = TlsContexts(tls)
         self._proxy = proxy
@@ -191,7 +194,12 @@ class AiohttpTransport:
                 policy = _UNGUARDED if self._proxy else self._policy
                 self._connector = GuardedConnector(
                     policy,
-                    Resolver(policy, lookup=self._lookup, timeout=self._dns_timeout),
+                    Resolver(
+                        policy,
+                        lookup=self._lookup,
+                        timeout=self._dns_timeout,
+                        cache_ttl=self._dns_cache_ttl,
+                    ),
                     limit=self._max_connections,
                     keepalive_timeout=self._keepalive_timeout,
                     max_age=self._max_connection_age,
