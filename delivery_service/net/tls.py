@@ -67,30 +67,24 @@ def build_context(settings: TlsSettings | None = None) -> ssl.SSLContext:
 class TlsContexts:
     """One context for each distinct `TlsSettings`, built off the event loop's thread.
 
-    ``default`` is for endpoints without settings of their own; None builds the system's.
+    ``default`` is for endpoints without settings of their own; None builds the system's at once.
     """
 
     def __init__(self, default: ssl.SSLContext | None = None) -> None:
-        self._contexts: dict[TlsSettings | None, ssl.SSLContext] = {}
-        self._default = default
+        self._contexts: dict[TlsSettings, ssl.SSLContext] = {}
+        self.default = default or build_context()
 
     def ready(self, settings: TlsSettings | None) -> ssl.SSLContext | None:
         """Return the context if there is one already."""
-        if settings is None:
-            return self._default
-        return self._contexts.get(settings)
+        return self.default if settings is None else self._contexts.get(settings)
 
     async def get(self, settings: TlsSettings | None) -> ssl.SSLContext:
         """Return the context, built if need be; raises ``TlsSettingsError``."""
         context = self.ready(settings)
-        if context is None:
+        if context is None and settings is not None:
             built = await asyncio.to_thread(build_context, settings)
             # Somebody else may have built the same meanwhile: the pool needs one for all.
-            context = self.ready(settings) or built
-            if settings is None:
-                self._default = context
-            else:
-                if len(self._contexts) >= _CACHE_SIZE:
-                    self._contexts.pop(next(iter(self._contexts)))
-                self._contexts[settings] = context
-        return context
+            if len(self._contexts) >= _CACHE_SIZE:
+                self._contexts.pop(next(iter(self._contexts)))
+            context = self._contexts.setdefault(settings, built)
+        return context or self.default

@@ -17,6 +17,7 @@ from typing import Protocol
 import aiohttp
 from yarl import URL
 
+from delivery_service.net.aiohttp_failures import classify_aiohttp
 from delivery_service.net.connector import DeliveryRequest, GuardedConnector
 from delivery_service.net.failures import failed
 from delivery_service.net.guard import GuardPolicy, check_url
@@ -41,7 +42,7 @@ CONNECT_TIMEOUT = 5.0
 _URL_CACHE_SIZE = 10_000
 _LARGE_BODY = 1_048_576
 
-_UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
+UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ class AiohttpTransport:
         response = answer.response
         if response is None:
             assert failure is not None  # noqa: S101 there is an answer or a failure
-            return failed(failure, progress.phase, deadline=deadline, duration=duration)
+            return failed(
+                failure, progress.phase, classify_aiohttp, deadline=deadline, duration=duration
+            )
         return answered(
             response.status,
             kept_headers(response.raw_headers),
@@ -191,7 +194,7 @@ class AiohttpTransport:
         async with self._opening:
             if self._session is None:
                 # Connections to an egress proxy are the operator's choice and not judged.
-                policy = _UNGUARDED if self._proxy else self._policy
+                policy = UNGUARDED if self._proxy else self._policy
                 self._connector = GuardedConnector(
                     policy,
                     Resolver(
@@ -203,7 +206,7 @@ class AiohttpTransport:
                     limit=self._max_connections,
                     keepalive_timeout=self._keepalive_timeout,
                     max_age=self._max_connection_age,
-                    tls=await self._contexts.get(None),
+                    tls=self._contexts.default,
                 )
                 self._session = aiohttp.ClientSession(
                     connector=self._connector,

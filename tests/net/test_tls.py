@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from delivery_service.net.aiohttp_failures import classify_aiohttp
 from delivery_service.net.failures import failed
 from delivery_service.net.progress import Phase
 from delivery_service.net.tls import TlsSettings, TlsSettingsError, build_context
@@ -191,11 +192,11 @@ async def test_closed_in_the_handshake_is_tls(transport):
         assert not outcome.may_have_arrived
 
 
-async def test_slow_handshakes_end_at_the_deadline_200_at_once(make_transport):
+async def test_slow_handshakes_end_at_the_deadline_200_at_once(make_aiohttp):
     async def stall(reader, writer):
         await reader.read()
 
-    transport = make_transport()
+    transport = make_aiohttp()
     async with receiver(stall) as slow, receiver() as good:
         outcomes = await asyncio.gather(
             *(transport.send(post(slow.url(scheme="https")), 1.0) for _ in range(200))
@@ -244,7 +245,7 @@ async def test_private_ca_and_client_certificate(make_transport, authority):
 def test_alert_after_the_handshake_is_tls():
     alert = aiohttp.ClientOSError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
     alert.__cause__ = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
-    outcome = failed(alert, Phase.ANSWER, deadline=5.0, duration=0.1)
+    outcome = failed(alert, Phase.ANSWER, classify_aiohttp, deadline=5.0, duration=0.1)
     assert outcome.kind is OutcomeKind.TLS
     assert "CERTIFICATE_REQUIRED" in outcome.error
     assert outcome.may_have_arrived
