@@ -213,7 +213,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109, ARG002 httpcore's; the deadline is ours
+        timeout: float | None = None,  # noqa: ASYNC109 httpcore's; the deadline is ours
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
@@ -277,7 +277,7 @@ class GuardedStream(httpcore.AsyncNetworkStream):
         self,
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109, ARG002 httpcore's
+        timeout: float | None = None,  # noqa: ASYNC109 httpcore's
     ) -> httpcore.AsyncNetworkStream:
         """Do the handshake and return the encrypted stream."""
         PROGRESS.get().phase = Phase.HANDSHAKE
@@ -285,7 +285,7 @@ class GuardedStream(httpcore.AsyncNetworkStream):
         stream = await self._inner.start_tls(ssl_context, server_hostname, limit)
         return GuardedStream(stream, self._read_budget, limit)
 
-    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 httpcore's
+    def get_extra_info(self, info: str) -> Any:
         """Return what httpcore wants to know of the socket."""
         return self._inner.get_extra_info(info)
 
