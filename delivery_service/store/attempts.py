@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from sender.rows import insert_rows
 from sender.tables import attempts
 
 
 def insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store attempts. ``rows`` have a value for every column of the table."""
-    if rows:
-        connection.execute(attempts.insert(), rows)
+    insert_rows(connection, attempts, rows)
 
 
 def existing(connection: Connection, attempt_ids: Sequence[str]) -> set[str]:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 
 from delivery_service.policy.sharing import Lane, Want
-from delivery_service.store.rows import Columns, parameters, relation
+from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, events, queue
 from sender.types import UtcDateTime, later, moment
 
