@@ -15,7 +15,9 @@ should be said in its documentation too.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from receiver.gate import Claimed, ClaimResult, Done, Gate, InProgress, Mismatch, Parked
 from receiver.store import Store
@@ -281,7 +283,20 @@ async def _wait_for(gate: Gate, key: str) -> ClaimResult:
 
 
 async def _concurrently(gate: Gate, key: str, number: int) -> Sequence[ClaimResult]:
-    async def one() -> ClaimResult:
-        return await gate.claim(key)
+    if not gate.store.blocking:
+        return await asyncio.gather(*(_claim(gate, key) for _ in range(number)))
+    # Threads of its own: the loop's default executor has only a few.
+    with ThreadPoolExecutor(number) as threads:
+        barrier = threading.Barrier(number)
 
-    return await asyncio.gather(*(one() for _ in range(number)))
+        def one() -> ClaimResult:
+            call = gate.claim(key)
+            barrier.wait(60)
+            return call.run()
+
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(loop.run_in_executor(threads, one) for _ in range(number)))
+
+
+async def _claim(gate: Gate, key: str) -> ClaimResult:
+    return await gate.claim(key)
