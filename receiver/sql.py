@@ -16,12 +16,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, inspect
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from receiver.call import Call
+from receiver.database import Database
 from receiver.receipt import CLAIMED, DONE, FREE, PARKED, ClaimResult, DeadLetter
 from receiver.sqlclaim import claim_on, fail_on
 from receiver.statements import metadata, receipts, statements_for
@@ -33,9 +33,6 @@ T = TypeVar("T")
 Transaction = Connection | Session | AsyncConnection | AsyncSession
 
 _NEVER = 2**31 - 1
-# A deadlock's victim tries again, and the transaction it lost to has made progress.
-_ROUNDS = 10
-_DEADLOCK = 1213
 
 
 class SqlStore:
@@ -46,25 +43,13 @@ class SqlStore:
     """
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
-        self._engine = engine
+        self._database = Database(engine)
         self._statements = statements_for(engine.dialect)
-        self.blocking = isinstance(engine, Engine)
-        autocommit = self._statements.family != "mysql"
-        self._short: Engine | AsyncEngine = (
-            engine.execution_options(isolation_level="AUTOCOMMIT") if autocommit else engine
-        )
+        self.blocking = self._database.blocking
 
     def create_table(self) -> Call[None]:
         """Create the table unless it is there. Safe when several processes do it at once."""
-        return Call(self._create(), blocking=self.blocking)
-
-    def _create(self) -> Steps[None]:
-        try:
-            yield self._transact(lambda c: metadata.create_all(c, tables=[receipts]))
-        except DBAPIError:
-            there = yield self._transact(lambda c: inspect(c).has_table(receipts.name))
-            if not there:
-                raise
+        return Call(self._database.create(metadata, receipts.name), blocking=self.blocking)
 
     def within(self, transaction: object) -> Store:
         """See `receiver.gate.Gate.within`."""
@@ -92,7 +77,7 @@ class SqlStore:
         def work(connection: Connection) -> ClaimResult:
             return claim_on(connection, self._statements, wanted, max_failures, one_trip=True)
 
-        result: ClaimResult = yield self._transact(work)
+        result: ClaimResult = yield self._database.run(work)
         return result
 
     def complete(
@@ -127,7 +112,7 @@ class SqlStore:
 
     def dead_letters(self, limit: int) -> Steps[list[DeadLetter]]:
         """See `receiver.gate.Store`. Reads the whole table: it has no index for this."""
-        rows = yield self._transact(
+        rows = yield self._database.run(
             lambda c: self._statements.parked.run(c, {"limit": limit}).fetchall()
         )
         return [
@@ -147,7 +132,9 @@ class SqlStore:
     def purge(self, limit: int, now: int | None) -> Steps[int]:
         """See `receiver.gate.Store`."""
         values = {"limit": limit, "now": now}
-        count: int = yield self._transact(lambda c: self._statements.purge.run(c, values).rowcount)
+        count: int = yield self._database.run(
+            lambda c: self._statements.purge.run(c, values).rowcount
+        )
         return count
 
     def fail(
@@ -161,12 +148,12 @@ class SqlStore:
         def work(connection: Connection) -> bool:
             return fail_on(connection, self._statements, wanted, max_failures)
 
-        done: bool = yield self._transact(work)
+        done: bool = yield self._database.run(work)
         return done
 
     def _change(self, name: str, values: dict[str, Any]) -> Steps[bool]:
         statement = getattr(self._statements, name)
-        changed: int = yield self._transact(lambda c: statement.run(c, values).rowcount)
+        changed: int = yield self._database.run(lambda c: statement.run(c, values).rowcount)
         return changed == 1
 
     def _values(
@@ -193,40 +180,12 @@ class SqlStore:
     def _key(self, key: str) -> str | bytes:
         return key.encode() if self._statements.family == "mysql" else key
 
-    def _transact(self, work: Callable[[Connection], T]) -> Any:  # noqa: ANN401 - T or awaitable
-        if isinstance(self._short, AsyncEngine):
-            return self._transact_async(self._short, work)
-        for _ in range(_ROUNDS):
-            try:
-                with self._short.connect() as connection:
-                    result = work(connection)
-                    connection.commit()
-                    return result
-            except OperationalError as error:
-                if not _is_deadlock(error):
-                    raise
-                last = error
-        raise last
-
-    async def _transact_async(self, engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
-        for _ in range(_ROUNDS):
-            try:
-                async with engine.connect() as connection:
-                    result = await connection.run_sync(work)
-                    await connection.commit()
-                    return result
-            except OperationalError as error:
-                if not _is_deadlock(error):
-                    raise
-                last = error
-        raise last
-
 
 class _JoinedStore(SqlStore):
     """A `SqlStore` whose claims are rows of the caller's transaction."""
 
     def __init__(self, store: SqlStore, transaction: Transaction) -> None:
-        self._engine, self._short = store._engine, store._short  # noqa: SLF001 - its own class
+        self._database = store._database  # noqa: SLF001 - its own class
         self._statements = store._statements  # noqa: SLF001 - its own class
         self._transaction = transaction
         self._ttl = 0
@@ -303,8 +262,3 @@ class _JoinedStore(SqlStore):
                 return session.run_sync(lambda inner: work(inner.connection()))
             case connection:
                 return connection.run_sync(work)
-
-
-def _is_deadlock(error: OperationalError) -> bool:
-    arguments: tuple[object, ...] = getattr(error.orig, "args", ())
-    return arguments[:1] == (_DEADLOCK,)

@@ -27,26 +27,26 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-from receiver.store import GateError
+from receiver.database import CLOCKS
 
 metadata = MetaData()
 """The tables of the receiver kit, for your own migrations (``metadata.create_all(engine)``)."""
 
 # Bytes on MySQL, whose text compares without regard to case or trailing blanks; C on PostgreSQL.
-_KEY = (
+KEY = (
     String(255)
     .with_variant(String(255, collation="C"), "postgresql")
     .with_variant(mysql.VARBINARY(255), "mysql", "mariadb")
 )
-_ANSWER = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-_WORDS = Text().with_variant(mysql.TEXT(charset="utf8mb4"), "mysql", "mariadb")
+ANSWER = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+WORDS = Text().with_variant(mysql.TEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 # No index but the primary key: an update of an indexed column is never HOT on PostgreSQL, and a
 # receipt is updated once for each message. Times are milliseconds since the epoch, UTC.
 receipts = Table(
     "surehook_receipts",
     metadata,
-    Column("message_key", _KEY, primary_key=True),
+    Column("message_key", KEY, primary_key=True),
     Column("state", String(8), nullable=False),
     Column("token", String(32), nullable=False),
     Column("fingerprint", String(128), nullable=False),
@@ -54,18 +54,12 @@ receipts = Table(
     Column("since", BigInteger, nullable=False),
     Column("leased_until", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
-    Column("response", _ANSWER),
-    Column("error", _WORDS),
+    Column("response", ANSWER),
+    Column("error", WORDS),
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
 )
 
-_CLOCKS = {
-    "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
-    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
-    # Not UNIX_TIMESTAMP: it reads local time, which is ambiguous for one hour each autumn.
-    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
-}
 _COLUMNS = "state, token, fingerprint, attempts, leased_until, expires_at, response, error"
 
 
@@ -105,15 +99,10 @@ class Statements(NamedTuple):
 
 
 def statements_for(dialect: Dialect) -> Statements:
-    """The statements for PostgreSQL, SQLite, MySQL or MariaDB. Raises `GateError` for others."""
+    """The statements for PostgreSQL, SQLite, MySQL or MariaDB."""
     family = "mysql" if dialect.name in {"mysql", "mariadb"} else dialect.name
-    if family not in _CLOCKS:
-        raise GateError(
-            f"SqlStore knows PostgreSQL, SQLite, MySQL and MariaDB, not {dialect.name}: "
-            "use another engine for the receipts"
-        )
     given = "CAST(:now AS BIGINT)" if family == "postgresql" else ":now"
-    now = f"COALESCE({given}, {_CLOCKS[family]})"
+    now = f"COALESCE({given}, {CLOCKS[family]})"
     sources = {**_insert(family, now), **_reads(family, now), **_changes(now), **_chores(family)}
     rendered = {name: Statement(source, dialect) for name, source in sources.items()}
     return Statements(family=family, **rendered)
@@ -188,7 +177,7 @@ def _changes(now: str) -> dict[str, str]:
 
 def _chores(family: str) -> dict[str, str]:
     given = "CAST(:now AS BIGINT)" if family == "postgresql" else ":now"
-    over = f"state <> 'parked' AND expires_at <= COALESCE({given}, {_CLOCKS[family]})"
+    over = f"state <> 'parked' AND expires_at <= COALESCE({given}, {CLOCKS[family]})"
     if family == "mysql":
         return {"purge": f"DELETE FROM surehook_receipts WHERE {over} LIMIT :limit"}
     return {
