@@ -50,6 +50,9 @@ class Call(Generic[T]):
             while True:
                 if isinstance(item, Pause):
                     time.sleep(item.seconds)
+                elif isinstance(item, Call):
+                    item = _outcome(steps, item)
+                    continue
                 elif isinstance(item, Awaitable):
                     item = steps.throw(_refuse(item))
                     continue
@@ -88,6 +91,15 @@ class Call(Generic[T]):
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _outcome(steps: Steps[Any], call: Call[Any]) -> Any:  # noqa: ANN401 - the next item
+    """Run a call that is a step of other steps, and go on with its result or its error."""
+    try:
+        result = call.run()
+    except Exception as error:  # noqa: BLE001 - the steps handle it
+        return steps.throw(error)
+    return steps.send(result)
 
 
 def _refuse(item: Awaitable[Any]) -> GateError:
