@@ -93,7 +93,7 @@ class Call(Generic[T]):
             )
 
 
-def _outcome(steps: Steps[Any], call: Call[Any]) -> Any:  # noqa: ANN401 - the next item
+def _outcome(steps: Steps[Any], call: Call[Any]) -> Any:
     """Run a call that is a step of other steps, and go on with its result or its error."""
     try:
         result = call.run()

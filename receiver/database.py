@@ -53,7 +53,7 @@ class Database:
             else engine.execution_options(isolation_level="AUTOCOMMIT")
         )
 
-    def run(self, work: Work[T]) -> Any:  # noqa: ANN401 - T, or an awaitable of it
+    def run(self, work: Work[T]) -> Any:
         """Run `work`, whose statements may each be a transaction, and give its result.
 
         With an asynchronous engine, give an awaitable of it: the step of a `Call`.

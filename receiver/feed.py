@@ -116,7 +116,7 @@ class _Feed(Generic[P]):
             following = self._move(page)
         return drained
 
-    def _move(self, page: Page) -> Any:  # noqa: ANN401 - a position, or None
+    def _move(self, page: Page) -> Any:
         if page.next is not None:
             self.position = page.next
         return page.next
@@ -247,13 +247,13 @@ class PagedFeed(_Feed[tuple[int, int]]):
             return Page(items, (number, offset + len(found)))
         return Page(items, (number + 1, 0) if number + 1 < len(self._topics) else None)
 
-    def _item(self, data: Any, topic: str) -> FeedItem:  # noqa: ANN401 - any JSON value
+    def _item(self, data: Any, topic: str) -> FeedItem:
         key = self._key(data)
         body = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
         return FeedItem(key=key, id=key, type=topic, body=body, data=data)
 
 
-def _listed(reply: Any, name: str) -> list[Any]:  # noqa: ANN401 - any JSON value
+def _listed(reply: Any, name: str) -> list[Any]:
     found = reply.get(name) if name and isinstance(reply, dict) else reply
     if found is None:
         return []

@@ -51,7 +51,7 @@ class InboxMessage:
     attempt: int
     received_at: datetime
 
-    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+    def json(self) -> Any:
         """The body, parsed. Raises ValueError when it is not JSON."""
         return json.loads(self.body)
 
@@ -77,7 +77,7 @@ class _Part(Protocol):
     @property
     def fingerprint(self) -> str: ...
     @property
-    def data(self) -> Any: ...  # noqa: ANN401 - any JSON value
+    def data(self) -> Any: ...
 
 
 class _Delivery(Protocol):

@@ -198,7 +198,7 @@ def _purge(family: str, now: str) -> str:
     )
 
 
-def _row(row: Any) -> Row:  # noqa: ANN401 - a row of any driver
+def _row(row: Any) -> Row:
     key, event_type, attempts, received_at, body, error = row
     return Row(_text(key), event_type, attempts, received_at, bytes(body), error)
 

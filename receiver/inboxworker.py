@@ -250,7 +250,7 @@ class InboxWorker:
             _log.warning("inbox can't be written, will try again: %s", error)
             return None
 
-    async def _do(self, work: Callable[[Connection], Any]) -> Any:  # noqa: ANN401 - as `work`
+    async def _do(self, work: Callable[[Connection], Any]) -> Any:
         database = self._inbox.database
         if database.blocking:
             return await asyncio.to_thread(database.run, work)

@@ -35,7 +35,7 @@ def fetch(
     url: str,
     *,
     retries: int,
-    **request: Any,  # noqa: ANN401 - arguments of httpx
+    **request: Any,
 ) -> Steps[Any]:
     """The JSON of a 2xx answer (None for an empty one).
 
@@ -84,7 +84,7 @@ def retry_after(value: str | None, now: datetime) -> float | None:
     return min(max(seconds, 0.0), MAX_WAIT)
 
 
-def _json(response: httpx.Response, url: str) -> Any:  # noqa: ANN401 - any JSON value
+def _json(response: httpx.Response, url: str) -> Any:
     if not response.content:
         return None
     try:

@@ -22,70 +22,75 @@ from redis.exceptions import NoScriptError
 from receiver.receipt import Claimed, ClaimResult, DeadLetter, Done, InProgress, Mismatch, Parked
 from receiver.store import GateError, Steps, Store
 
-# A receipt: state, token | attempts | leased until | expires at | fingerprint | answer or error.
+# A receipt: state and token | attempts | leased until | expires at | fingerprint | answer or error.
 # The states are c(laimed), d(one without an answer), r (done with an answer), f(ree), p(arked).
+#
+# By Redis's own clock the key's time to live is the whole truth: the two times are 0 and the ttl
+# (kept with a claim, whose key lives for lease + ttl, so what is over the ttl is the lease). With
+# an injected clock they are points in time. That keeps the first claim to one SET of a finished
+# string, inside a script that costs next to nothing when it succeeds.
 _COMMON = """
 local function split(v)
   return string.match(v, '^(%a)(%x*)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
 end
-local function clock(given)
-  if given ~= '' then return tonumber(given) end
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+local function receipt(state, token, attempts, till, expires, mark, rest)
+  return table.concat({state .. token, attempts, till, expires, mark, rest}, '|')
 end
-local function receipt(state, token, attempts, leased, expires, mark, rest)
-  return string.format('%s%s|%d|%d|%d|%s|', state, token, attempts, leased, expires, mark) .. rest
+local function clock(given)
+  if given ~= '' then return given end
+  local t = redis.call('TIME')
+  return string.format('%d', t[1] * 1000 + math.floor(t[2] / 1000))
 end
 """
 
-# ARGV: token, fingerprint, lease, ttl, max failures or '', now or ''.
+# ARGV: the receipt of a first claim, its time to live, max failures or '', now or ''.
 _CLAIM = (
-    _COMMON
+    """
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+"""
+    + _COMMON
     + """
-local now = clock(ARGV[6])
-local token, mark = ARGV[1], ARGV[2]
-local lease, ttl = tonumber(ARGV[3]), tonumber(ARGV[4])
-local leased = now + lease
-local fresh = receipt('c', token, 1, leased, leased + ttl, mark, '')
-if redis.call('SET', KEYS[1], fresh, 'NX', 'PX', lease + ttl) then return 1 end
 local state, owner, attempts, till, expires, known, rest = split(redis.call('GET', KEYS[1]))
 if not state then return redis.error_reply('SUREHOOK not a receipt: ' .. KEYS[1]) end
+local _, token, _, mine_till, mine_expires, mark = split(ARGV[1])
 attempts = tonumber(attempts)
-if state ~= 'p' and now >= tonumber(expires) then
-  redis.call('SET', KEYS[1], fresh, 'PX', lease + ttl)
+if ARGV[4] ~= '' and state ~= 'p' and tonumber(ARGV[4]) >= tonumber(expires) then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   return 1
 end
 if mark ~= '' and known ~= '' and mark ~= known then return {'m', known, state} end
 if state == 'd' then return {'d'} end
 if state == 'r' then return {'r', rest} end
 if state == 'p' then return {'p', attempts, rest, tonumber(till)} end
-if state == 'c' and owner == token then return attempts end
-if state == 'c' and now < tonumber(till) then return {'i', tonumber(till) - now} end
-if ARGV[5] ~= '' and attempts >= tonumber(ARGV[5]) then
+if state == 'c' then
+  if owner == token then return attempts end
+  local left
+  if ARGV[4] ~= '' then left = tonumber(till) - tonumber(ARGV[4])
+  else left = redis.call('PTTL', KEYS[1]) - tonumber(expires) end
+  if left > 0 then return {'i', left} end
+end
+if ARGV[3] ~= '' and attempts >= tonumber(ARGV[3]) then
+  local now = clock(ARGV[4])
   redis.call('SET', KEYS[1], receipt('p', owner, attempts, now, 0, known, rest))
-  return {'p', attempts, rest, now}
+  return {'p', attempts, rest, tonumber(now)}
 end
 if mark == '' then mark = known end
-redis.call('SET', KEYS[1], receipt('c', token, attempts + 1, leased, leased + ttl, mark, rest),
-  'PX', lease + ttl)
+redis.call('SET', KEYS[1],
+  receipt('c', token, attempts + 1, mine_till, mine_expires, mark, rest), 'PX', ARGV[2])
 return attempts + 1
 """
 )
 
-# ARGV: token, ttl, now or '', 'r' or 'd', answer.
-_COMPLETE = (
-    _COMMON
-    + """
+# ARGV: token, ttl, time of expiry or 0, 'r' or 'd', answer.
+_COMPLETE = """
 local v = redis.call('GET', KEYS[1])
 if not v then return 0 end
-local state, owner, attempts, till, expires, known = split(v)
-if owner ~= ARGV[1] or (state ~= 'c' and state ~= 'd' and state ~= 'r') then return 0 end
-local ttl = tonumber(ARGV[2])
-redis.call('SET', KEYS[1],
-  receipt(ARGV[4], owner, attempts, 0, clock(ARGV[3]) + ttl, known, ARGV[5]), 'PX', ttl)
+local state, owner, attempts, mark = string.match(v, '^([cdr])(%x*)|(%d+)|%d+|%d+|([^|]*)|')
+if owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[4] .. owner .. '|' .. attempts .. '|0|' .. ARGV[3] .. '|' .. mark
+  .. '|' .. ARGV[5], 'PX', ARGV[2])
 return 1
 """
-)
 
 # ARGV: token, ttl, now or '', max failures or '', '1' for a failure, error.
 # Returns the time of parking when it parks.
@@ -96,19 +101,21 @@ local v = redis.call('GET', KEYS[1])
 if not v then return 0 end
 local state, owner, attempts, till, expires, known, rest = split(v)
 if owner ~= ARGV[1] or state ~= 'c' then return 0 end
-local now, ttl = clock(ARGV[3]), tonumber(ARGV[2])
 attempts = tonumber(attempts)
 if ARGV[5] == '1' then rest = ARGV[6] else attempts = attempts - 1 end
 if ARGV[5] == '1' and ARGV[4] ~= '' and attempts >= tonumber(ARGV[4]) then
+  local now = clock(ARGV[3])
   redis.call('SET', KEYS[1], receipt('p', owner, attempts, now, 0, known, rest))
-  return now
+  return tonumber(now)
 end
-redis.call('SET', KEYS[1], receipt('f', owner, attempts, 0, now + ttl, known, rest), 'PX', ttl)
+local over = 0
+if ARGV[3] ~= '' then over = string.format('%d', ARGV[3] + ARGV[2]) end
+redis.call('SET', KEYS[1], receipt('f', owner, attempts, 0, over, known, rest), 'PX', ARGV[2])
 return 1
 """
 )
 
-# ARGV: token, lease, ttl, now or ''.
+# ARGV: token, time to live, leased until or 0, expires at or ttl.
 _EXTEND = (
     _COMMON
     + """
@@ -116,10 +123,8 @@ local v = redis.call('GET', KEYS[1])
 if not v then return 0 end
 local state, owner, attempts, till, expires, known, rest = split(v)
 if owner ~= ARGV[1] or state ~= 'c' then return 0 end
-local lease, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
-local leased = clock(ARGV[4]) + lease
-redis.call('SET', KEYS[1], receipt('c', owner, attempts, leased, leased + ttl, known, rest),
-  'PX', lease + ttl)
+redis.call('SET', KEYS[1], receipt('c', owner, attempts, ARGV[3], ARGV[4], known, rest),
+  'PX', ARGV[2])
 return 1
 """
 )
@@ -161,7 +166,7 @@ class RedisStore:
     Raises `GateError` when the client decodes responses: stored answers are bytes.
     """
 
-    def __init__(self, client: Any, *, prefix: str = "surehook:") -> None:  # noqa: ANN401 - any kin
+    def __init__(self, client: Any, *, prefix: str = "surehook:") -> None:
         if client.get_encoder().decode_responses:
             raise GateError("set decode_responses=False on the Redis client: answers are bytes")
         self._execute = client.execute_command
@@ -181,8 +186,10 @@ class RedisStore:
         now: int | None,
     ) -> Steps[ClaimResult]:
         """See `receiver.gate.Store`."""
+        till, expires = (0, ttl) if now is None else (now + lease, now + lease + ttl)
+        first = f"c{token}|1|{till}|{expires}|{fingerprint}|"
         reply = yield from self._run(
-            _CLAIM_SCRIPT, key, token, fingerprint, lease, ttl, _given(max_failures), _given(now)
+            _CLAIM_SCRIPT, key, first, lease + ttl, _given(max_failures), _given(now)
         )
         if isinstance(reply, int):
             return Claimed(token, reply)
@@ -198,7 +205,13 @@ class RedisStore:
         """See `receiver.gate.Store`."""
         state = "d" if response is None else "r"
         reply = yield from self._run(
-            _COMPLETE_SCRIPT, key, token, ttl, _given(now), state, response or b""
+            _COMPLETE_SCRIPT,
+            key,
+            token,
+            ttl,
+            0 if now is None else now + ttl,
+            state,
+            response or b"",
         )
         return bool(reply)
 
@@ -230,7 +243,8 @@ class RedisStore:
 
     def extend(self, key: str, token: str, *, lease: int, ttl: int, now: int | None) -> Steps[bool]:
         """See `receiver.gate.Store`."""
-        reply = yield from self._run(_EXTEND_SCRIPT, key, token, lease, ttl, _given(now))
+        till, expires = (0, ttl) if now is None else (now + lease, now + lease + ttl)
+        reply = yield from self._run(_EXTEND_SCRIPT, key, token, lease + ttl, till, expires)
         return bool(reply)
 
     def dead_letters(self, limit: int) -> Steps[list[DeadLetter]]:
@@ -293,5 +307,5 @@ def _given(value: int | None) -> int | str:
     return "" if value is None else value
 
 
-def _is_asynchronous(client: Any) -> bool:  # noqa: ANN401 - redis-py has no common base class
+def _is_asynchronous(client: Any) -> bool:
     return type(client).__module__.startswith("redis.asyncio")

@@ -252,7 +252,7 @@ class _JoinedStore(SqlStore):
         result = yield from self.fail(key, error, ttl=ttl, max_failures=max_failures, now=now)
         return result
 
-    def _join(self, work: Callable[[Connection], T]) -> Any:  # noqa: ANN401 - T or awaitable
+    def _join(self, work: Callable[[Connection], T]) -> Any:
         match self._transaction:
             case Connection() as connection:
                 return work(connection)

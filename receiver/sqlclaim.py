@@ -111,7 +111,7 @@ def _read(
     return None if row is None else _receipt(row)
 
 
-def _receipt(row: Any) -> tuple[Receipt, int]:  # noqa: ANN401 - a row of any driver
+def _receipt(row: Any) -> tuple[Receipt, int]:
     state, token, mark, attempts, leased_until, expires_at, response, error, now = row
     answer = None if response is None else bytes(response)
     receipt = Receipt(state, token, mark, attempts, leased_until, expires_at, answer, error)
