@@ -103,7 +103,8 @@ def twilio(request: Request, check: Check) -> None:
     """Base64 of HMAC-SHA1 over the URL and the sorted fields of a form.
 
     Of any other body the URL carries the SHA-256, as ``bodySHA256``. The URL counts with and
-    without its port, as Twilio's libraries have it.
+    without its port, as Twilio's libraries have it. Twilio joins names and values without anything
+    between them, so the signature can't tell ``a=bc`` from ``ab=c``: that is theirs to mend.
 
     Source: https://www.twilio.com/docs/usage/security#validating-requests
     """
