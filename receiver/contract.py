@@ -36,7 +36,8 @@ def fetch_contract(service: str, client: httpx.Client | None = None) -> Contract
 
 def _read(client: httpx.Client, url: str) -> bytes:
     body = bytearray()
-    with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
+    headers = {"accept-encoding": "identity"}
+    with client.stream("GET", url, headers=headers, follow_redirects=False) as response:
         if response.status_code != httpx.codes.OK:
             raise ConfigurationError(f"{url} answered {response.status_code}")
         for chunk in response.iter_raw():

@@ -83,9 +83,9 @@ class Receiver:
         "_lease",
         "_mismatch_status",
         "_transaction",
-        "_ttl",
         "gate",
         "handler",
+        "ttl",
         "verifier",
     )
 
@@ -112,7 +112,7 @@ class Receiver:
         self.gate = gate
         self.handler = handler
         self._transaction = transaction
-        self._ttl = None if gate is None else _memory(gate, verifier, settings)
+        self.ttl = None if gate is None else _memory(gate, verifier, settings)
         self._lease = settings.get("lease")
         self._busy_status = busy_status
         self._mismatch_status = mismatch_status
@@ -199,7 +199,7 @@ class Receiver:
             yield from _release(gate, part, claim.token, _NotAcceptedError(answer.status))
             return answer
         try:
-            kept = yield gate.complete(part.key, claim.token, answer.remember(), self._ttl)
+            kept = yield gate.complete(part.key, claim.token, answer.remember(), self.ttl)
         except Exception:
             logger.exception("%s was handled, but the gate's store failed", part.key)
             return self._unclaimed(None, part)
@@ -226,7 +226,7 @@ class Receiver:
             if isinstance(claim, Claimed):
                 answer = self._answer((yield Handle(partial(run, claim.token, session))))
                 if answer.accepted:
-                    yield inside.complete(part.key, claim.token, answer.remember(), self._ttl)
+                    yield inside.complete(part.key, claim.token, answer.remember(), self.ttl)
                 else:
                     failed = _NotAcceptedError(answer.status)
             else:

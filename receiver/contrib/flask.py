@@ -78,10 +78,14 @@ def _read(limit: int) -> Request | Answer:
     """The current request, or the answer that refuses it."""
     request = flask.request
     own = request.max_content_length
-    request.max_content_length = limit if own is None else min(own, limit)
+    limit = limit if own is None else min(own, limit)
+    # One more, since werkzeug cuts a chunked body off at the limit without a word.
+    request.max_content_length = limit + 1
     try:
         # Cached, so that whoever asks Flask for the data later gets the same bytes.
         body = request.get_data()
+        if len(body) > limit:
+            raise TooLargeError(limit)
         return Request(request.headers.to_wsgi_list(), body, method=request.method, url=_url())
     except RequestEntityTooLarge:
         return refusal(TooLargeError(limit))
