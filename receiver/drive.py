@@ -93,7 +93,7 @@ def is_async(handler: Callable[..., object]) -> bool:
     )
 
 
-def _do(step: Any) -> Any:  # noqa: ANN401 - whatever the step gives
+def _do(step: Any) -> Any:
     match step:
         case Call():
             return step.run()
@@ -106,7 +106,7 @@ def _do(step: Any) -> Any:  # noqa: ANN401 - whatever the step gives
             return None
 
 
-async def _do_async(step: Any, *, threaded: bool) -> Any:  # noqa: ANN401 - whatever the step gives
+async def _do_async(step: Any, *, threaded: bool) -> Any:
     match step:
         case Call():
             return await step
