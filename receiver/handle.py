@@ -21,40 +21,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
-from typing import Final, TypeAlias, TypedDict, Unpack
+from typing import Final, TypeAlias, Unpack
 
 from receiver.answer import Answer, from_result, problem, refusal
 from receiver.drive import AnyContext, Enter, Handle, Leave, Steps, drive, drive_async, is_async
 from receiver.errors import ConfigurationError, VerificationError
-from receiver.gate import DEFAULT_TTL, Claimed, ClaimResult, Done, Gate, InProgress, Mismatch
+from receiver.gate import Claimed, ClaimResult, Done, Gate, InProgress, Mismatch
 from receiver.message import Message, Part
 from receiver.request import Request
+from receiver.settings import Handler, Settings, memory
 from receiver.verify import Verifier
-from receiver.windows import Window, check_memory, window_of
-from wire.contract import Contract
 from wire.errors import SurehookError
 
-__all__ = ["Handler", "Receiver", "Settings"]
+__all__ = ["Receiver"]
 
 logger = logging.getLogger("surehook.receiver")
 
 PARKED_RETRY_AFTER: Final = 3600.0
 STORE_RETRY_AFTER: Final = 10.0
-Handler: TypeAlias = Callable[..., object]
 _Further: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
-
-
-class Settings(TypedDict, total=False):
-    """What every endpoint can be told; see `Receiver`."""
-
-    transaction: Callable[[], AnyContext]
-    sender: Window | Contract
-    ttl: float
-    lease: float
-    busy_status: int
-    mismatch_status: int
 
 
 class Receiver:
@@ -63,7 +49,8 @@ class Receiver:
     `handler` is called with a verified `Message`, once for each message of a body; a plain or an
     async function. What it returns becomes the answer (see `receiver.answer.from_result`).
 
-    `gate` may be None: then requests are verified only, and the handler sees to the rest.
+    `gate` may be None: then requests are verified only, and the handler, which gets the message
+    with all its parts (for an inbox, say), sees to the rest.
     `transaction` returns a context manager with a SQLAlchemy session or connection
     (``sessionmaker.begin``): the claim is made inside that transaction, the handler gets the
     session as its second argument, and effect and claim commit together.
@@ -112,7 +99,7 @@ class Receiver:
         self.gate = gate
         self.handler = handler
         self._transaction = transaction
-        self.ttl = None if gate is None else _memory(gate, verifier, settings)
+        self.ttl = None if gate is None else memory(gate, verifier, settings)
         self._lease = settings.get("lease")
         self._busy_status = busy_status
         self._mismatch_status = mismatch_status
@@ -160,17 +147,27 @@ class Receiver:
             return refusal(error)
         if message.reply is not None:
             return _echo(message.reply)
+        if self.gate is None:
+            return (yield from self._ungated(message, (arguments, named)))
         answers = []
         for part in message.parts:
             run = partial(self._run, message, part, (arguments, named))
-            if self.gate is None:
-                answers.append(self._answer((yield Handle(partial(run, "")))))
-            elif self._transaction is None:
+            if self._transaction is None:
                 answers.append((yield from self._guarded(self.gate, part, run, threaded)))
             else:
                 context = self._transaction()
                 answers.append((yield from self._together(self.gate, part, run, context)))
         return _overall(answers, self.verifier.provider.accepted)
+
+    def _ungated(self, message: Message, further: _Further) -> Steps[Answer]:
+        """The whole message to the handler, as often as it comes."""
+        arguments, named = further
+        try:
+            result = yield Handle(partial(self.handler, message, *arguments, **named))
+        except Exception:
+            logger.exception("the handler failed for %s", message.key)
+            return problem(500, "handler_failed")
+        return self._answer(result)
 
     def _run(
         self, message: Message, part: Part, further: _Further, token: str, *session: object
@@ -289,17 +286,6 @@ def _release(gate: Gate, part: Part, token: str, error: BaseException) -> Steps[
     except Exception:
         # The lease lapses all the same.
         logger.exception("the gate's store failed to release %s", part.key)
-
-
-def _memory(gate: Gate, verifier: Verifier, settings: Settings) -> float:
-    """The memory to use, in seconds, checked against what the sender may repeat."""
-    window = window_of(settings.get("sender") or verifier.source)
-    ttl = settings.get("ttl")
-    if ttl is None and gate.ttl == DEFAULT_TTL:
-        return max(gate.ttl, window.recommended(verifier.tolerance).total_seconds())
-    memory = gate.ttl if ttl is None else ttl
-    check_memory(timedelta(seconds=memory), window, tolerance=verifier.tolerance)
-    return memory
 
 
 def _echo(challenge: bytes) -> Answer:

@@ -14,8 +14,9 @@ from receiver import schemes
 from receiver.keys import META_MESSAGES, KeyRule
 from wire.errors import SecretError
 from wire.secrets import Secret, parse_secret
+from wire.signature import STANDARD_HEADER_NAMES, HeaderNames
 
-__all__ = ["Provider"]
+__all__ = ["Provider", "body_hmac", "standard"]
 
 MIB: Final = 1024 * 1024
 MIN_PATH_SECRET: Final = 16
@@ -91,13 +92,40 @@ class Provider:
     challenge: str = ""
 
 
-STANDARD: Final = Provider(
-    source="standard",
-    authenticate=schemes.standard,
-    keys=KeyRule(headers=("webhook-id",)),
-    read_secret=standard_secret,
-    type="body:type",
-)
+def standard(names: HeaderNames = STANDARD_HEADER_NAMES) -> Provider:
+    """Standard Webhooks 1.0.0; some senders have other `names` for its headers (``svix-id``)."""
+    return Provider(
+        source="standard",
+        authenticate=schemes.standard(names),
+        keys=KeyRule(headers=(names.id,)),
+        read_secret=standard_secret,
+        type="body:type",
+    )
+
+
+def body_hmac(
+    source: str,
+    *,
+    header: str,
+    prefix: str = "sha256=",
+    base64: bool = False,
+    key_header: str = "x-idempotency-key",
+    type_at: str = "",
+) -> Provider:
+    """A sender that signs the body alone, with HMAC-SHA256 in `header` after `prefix`.
+
+    In hex, or else in `base64`. `key_header` names the delivery; `type_at` says where the event
+    type is. Surehook's own profile ``idempotency-key`` is
+    ``body_hmac("surehook", header="x-signature-256", type_at="header:x-event-type")``.
+    """
+    encode = schemes.base64_digest if base64 else schemes.hex_digest
+    return Provider(
+        source=source,
+        authenticate=schemes.over_body(header, prefix=prefix, encode=encode),
+        keys=KeyRule(headers=(key_header,)),
+        type=type_at,
+    )
+
 
 STRIPE: Final = Provider(
     source="stripe",

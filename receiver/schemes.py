@@ -22,7 +22,7 @@ from receiver.message import parse_form, parse_json
 from receiver.paths import Parsed, find
 from receiver.request import Request
 from wire.secrets import Secret
-from wire.signature import STANDARD_HEADER_NAMES
+from wire.signature import HeaderNames
 from wire.signature import verify as verify_standard
 
 __all__ = ["Authenticate", "Check"]
@@ -45,18 +45,26 @@ class Check(NamedTuple):
 Authenticate = Callable[[Request, Check], datetime | None]
 
 
-def standard(request: Request, check: Check) -> datetime:
-    """Standard Webhooks 1.0.0, by the code that signs them."""
-    names = STANDARD_HEADER_NAMES
-    headers = {name: request.headers.require(name) for name in names}
-    keys: Sequence[Secret] = check.keys
-    try:
-        verified = verify_standard(
-            keys, headers, request.body, now=check.now, tolerance=check.tolerance
-        )
-    except wire.errors.VerificationError as error:
-        raise SignatureError(str(error.reason), str(error)) from None
-    return datetime.fromtimestamp(verified.timestamp, UTC)
+def standard(names: HeaderNames) -> Authenticate:
+    """Standard Webhooks 1.0.0, by the code that signs them, in headers of these names."""
+
+    def authenticate(request: Request, check: Check) -> datetime:
+        headers = {name: request.headers.require(name) for name in names}
+        keys: Sequence[Secret] = check.keys
+        try:
+            verified = verify_standard(
+                keys,
+                headers,
+                request.body,
+                now=check.now,
+                tolerance=check.tolerance,
+                header_names=names,
+            )
+        except wire.errors.VerificationError as error:
+            raise SignatureError(str(error.reason), str(error)) from None
+        return datetime.fromtimestamp(verified.timestamp, UTC)
+
+    return authenticate
 
 
 def over_body(header: str, *, prefix: str = "", encode: Callable[[bytes], bytes]) -> Authenticate:

@@ -23,6 +23,7 @@ from receiver.request import RawHeaders, Request
 from receiver.schemes import Check, same_text
 from wire.errors import SecretError
 from wire.secrets import Secret
+from wire.signature import STANDARD_HEADER_NAMES, HeaderNames
 
 __all__ = ["DEFAULT_TOLERANCE", "Verifier"]
 
@@ -50,7 +51,8 @@ class Settings(TypedDict, total=False):
 class Verifier:
     """Verifies the deliveries of one provider to one endpoint.
 
-    Made by one of the constructors named after the providers. They share these settings:
+    Made by one of the constructors named after the providers, or of any
+    `receiver.providers.Provider`. They share these settings:
 
     `endpoint`: a name for where this is received; messages are told apart by source, endpoint and
     id. `types`, `applications`, `tenants`: what is expected here; anything else is a
@@ -103,12 +105,19 @@ class Verifier:
             raise ConfigurationError("tolerance must be above 0")
 
     @classmethod
-    def standard(cls, secrets: Secrets, **settings: Unpack[Settings]) -> Self:
+    def standard(
+        cls,
+        secrets: Secrets,
+        *,
+        names: HeaderNames = STANDARD_HEADER_NAMES,
+        **settings: Unpack[Settings],
+    ) -> Self:
         """Standard Webhooks 1.0.0, which is how Surehook signs by default.
 
         `secrets`: one or several of ``whsec_…``, ``whpk_…``. The key is ``webhook-id``, signed.
+        `names` are those of the headers, where a sender has its own.
         """
-        return cls(providers.STANDARD, secrets, **settings)
+        return cls(providers.standard(names), secrets, **settings)
 
     @classmethod
     def stripe(cls, secrets: Secrets, **settings: Unpack[Settings]) -> Self:

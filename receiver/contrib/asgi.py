@@ -18,8 +18,9 @@ from urllib.parse import quote
 from receiver.answer import Answer, refusal
 from receiver.errors import VerificationError
 from receiver.gate import Gate
-from receiver.handle import Handler, Receiver, Settings
+from receiver.handle import Receiver
 from receiver.request import Headers, Request, read_capped_async
+from receiver.settings import Handler, Settings
 from receiver.verify import Verifier
 
 __all__ = ["Webhook", "webhook"]

@@ -24,8 +24,9 @@ from receiver.answer import Answer, refusal
 from receiver.drive import is_async
 from receiver.errors import VerificationError
 from receiver.gate import Gate
-from receiver.handle import Handler, Receiver, Settings
+from receiver.handle import Receiver
 from receiver.request import Headers, Request, read_capped
+from receiver.settings import Handler, Settings
 from receiver.verify import Verifier
 
 __all__ = ["webhook"]

@@ -21,8 +21,9 @@ from receiver.answer import Answer, refusal
 from receiver.drive import is_async
 from receiver.errors import TooLargeError, VerificationError
 from receiver.gate import Gate
-from receiver.handle import Handler, Receiver, Settings
+from receiver.handle import Receiver
 from receiver.request import Request
+from receiver.settings import Handler, Settings
 from receiver.verify import Verifier
 
 __all__ = ["webhook"]
@@ -54,13 +55,7 @@ def webhook(
 
             return async_view
 
-        @wraps(handler)
-        def returning(*arguments: object, **named: object) -> object:
-            result = handler(*arguments, **named)
-            # A tuple, such as ("", 204), has a meaning for Flask only.
-            return flask.make_response(result) if isinstance(result, tuple) else result
-
-        receiver = Receiver(verifier, gate, returning, **settings)
+        receiver = Receiver(verifier, gate, _with_tuples(handler), **settings)
 
         @wraps(handler)
         def view(**captured: object) -> flask.Response:
@@ -72,6 +67,17 @@ def webhook(
         return view
 
     return decorate
+
+
+def _with_tuples(handler: Handler) -> Handler:
+    """`handler`, with the tuples that mean something to Flask only, such as ``("", 204)``."""
+
+    @wraps(handler)
+    def returning(*arguments: object, **named: object) -> object:
+        result = handler(*arguments, **named)
+        return flask.make_response(result) if isinstance(result, tuple) else result
+
+    return returning
 
 
 def _read(limit: int) -> Request | Answer:

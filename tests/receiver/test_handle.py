@@ -354,6 +354,47 @@ def test_g01_fifty_at_once_have_one_effect(gate: Gate) -> None:
     assert receiver.process(request_of(sample)).status == 200
 
 
+def test_without_a_gate_a_failure_is_a_500_and_all_parts_come_at_once(run: Run) -> None:
+    parts: list[int] = []
+
+    def handler(message: Message) -> None:
+        parts.append(len(message.parts))
+        raise RuntimeError("no luck")
+
+    sample = samples.meta()
+    assert run(receiver_of(sample, None, handler), request_of(sample)).status == 500
+    assert parts == [2]
+
+
+def test_g06_attempts_with_one_id_and_fresh_signatures_have_one_effect(
+    gate: Gate, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = Effects()
+    for attempt in range(3):
+        monkeypatch.setattr(samples, "NOW", NOW + 60 * attempt)
+        sample = samples.standard()
+        assert sample.headers["webhook-timestamp"] == str(NOW + 60 * attempt)
+        assert run(receiver_of(sample, gate, effects), request_of(sample)).status == 200
+    assert effects.ids == ["msg_1"]
+
+
+def test_g09_the_events_own_time_tells_an_older_one_that_arrives_last(gate: Gate, run: Run) -> None:
+    stored = {"at": ""}
+
+    def handler(message: Message) -> None:
+        if message.data["timestamp"] > stored["at"]:
+            stored.update(at=message.data["timestamp"], state=message.data["state"])
+
+    for id_, at, state in (
+        ("2", "2026-11-29T10:00:02Z", "new"),
+        ("1", "2026-11-29T10:00:01Z", "old"),
+    ):
+        body = json.dumps({"id": id_, "timestamp": at, "state": state}).encode()
+        sample = samples.stripe(body)
+        assert run(receiver_of(sample, gate, handler), request_of(sample)).status == 200
+    assert stored["state"] == "new"
+
+
 def test_settings_that_can_not_work(gate: Gate) -> None:
     verifier = Verifier.github("hush")
     for arguments, settings in (

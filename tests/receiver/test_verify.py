@@ -17,12 +17,15 @@ from receiver.errors import (
     TooLargeError,
     VerificationError,
 )
+from receiver.providers import body_hmac
 from receiver.request import Request
 from receiver.verify import Verifier
 from tests.receiver import samples
 from tests.receiver.samples import ADYEN_KEY, NOW, PATH_SECRET, SAMPLES, WHSEC, Sample
+from wire.body_signature import hmac_sha256_hex
 from wire.errors import SecretError, SurehookError
 from wire.errors import VerificationError as WireVerificationError
+from wire.signature import HeaderNames
 
 PROVIDERS: dict[str, Callable[..., Verifier]] = {
     "standard": Verifier.standard,
@@ -336,6 +339,30 @@ def test_g05_a_replay_under_another_id_fails() -> None:
     sample = samples.standard()
     with pytest.raises(SignatureError):
         sample.verify(headers=sample.headers | {"webhook-id": "msg_2"})
+
+
+def test_headers_of_standard_webhooks_under_other_names() -> None:
+    sample = samples.standard()
+    renamed = {n.replace("webhook-", "svix-"): v for n, v in sample.headers.items()}
+    names = HeaderNames("svix-id", "svix-timestamp", "svix-signature")
+    verifier = Verifier.standard(WHSEC, names=names)
+    assert verifier.verify(renamed, sample.body, now=NOW).id == "msg_1"
+    with pytest.raises(SignatureError):
+        verifier.verify(sample.headers, sample.body, now=NOW)
+
+
+def test_surehooks_profile_that_signs_the_body_alone() -> None:
+    body = b'{"id":"evt_1"}'
+    headers = {
+        "X-Idempotency-Key": "dlv_1",
+        "X-Event-Type": "invoice.paid",
+        "X-Signature-256": hmac_sha256_hex(WHSEC, body),
+    }
+    provider = body_hmac("surehook", header="x-signature-256", type_at="header:x-event-type")
+    message = Verifier(provider, WHSEC, types="invoice.paid").verify(headers, body)
+    assert (message.key, message.type) == ("surehook::dlv_1", "invoice.paid")
+    with pytest.raises(SignatureError):
+        Verifier(provider, WHSEC).verify(headers, body + b" ")
 
 
 # What is expected

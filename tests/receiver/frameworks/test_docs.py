@@ -81,6 +81,15 @@ def test_the_contract_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ttl > CONTRACT.min_dedup_ttl.total_seconds()
 
 
+def test_the_inbox_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path / 'inbox.db'}")
+    names = example("receiver.inbox import Inbox")
+    with contextmanager(serve_wsgi)(names["app"]) as server:
+        assert [post(server, "/hooks/inbox"), post(server, "/hooks/inbox")] == [202, 202]
+    assert names["inbox"].pending().run()[0] == 1
+    names["inbox"].database.engine.dispose()
+
+
 def test_the_ledger_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     monkeypatch.setenv("DATABASE_URL", url)
