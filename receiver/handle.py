@@ -165,7 +165,7 @@ class Receiver:
         try:
             result = yield Handle(partial(self.handler, message, *arguments, **named))
         except Exception:
-            logger.exception("the handler failed for %s", message.key)
+            logger.exception("the handler failed for %r", message.key)
             return problem(500, "handler_failed")
         return self._answer(result)
 
@@ -198,10 +198,10 @@ class Receiver:
         try:
             kept = yield gate.complete(part.key, claim.token, answer.remember(), self.ttl)
         except Exception:
-            logger.exception("%s was handled, but the gate's store failed", part.key)
+            logger.exception("%r was handled, but the gate's store failed", part.key)
             return self._unclaimed(None, part)
         if not kept:
-            logger.warning("the lease of %s lapsed before its handler had finished", part.key)
+            logger.warning("the lease of %r lapsed before its handler had finished", part.key)
             return problem(self._busy_status, "lease_lost", retry_after=1)
         return answer
 
@@ -212,7 +212,7 @@ class Receiver:
         try:
             session = yield Enter(context)
         except Exception:
-            logger.exception("no transaction could be begun for %s", part.key)
+            logger.exception("no transaction could be begun for %r", part.key)
             return self._unclaimed(None, part)
         inside = gate.within(session)
         claim: ClaimResult | None = None
@@ -246,7 +246,7 @@ class Receiver:
         try:
             claim: ClaimResult = yield gate.claim(part.key, part.fingerprint, self._lease)
         except Exception:
-            logger.exception("the gate's store failed for %s", part.key)
+            logger.exception("the gate's store failed for %r", part.key)
             return None
         return claim
 
@@ -257,13 +257,13 @@ class Receiver:
             case InProgress(retry_after):
                 return problem(self._busy_status, "in_progress", retry_after=retry_after)
             case Mismatch():
-                logger.error("%s is known with another body: not handled", part.key)
+                logger.error("%r is known with another body: not handled", part.key)
                 detail = "this id is known with another body"
                 return problem(self._mismatch_status, "fingerprint_mismatch", detail)
             case None:
                 return problem(503, "store_unavailable", retry_after=STORE_RETRY_AFTER)
             case _:
-                logger.error("%s is parked after too many failures", part.key)
+                logger.error("%r is parked after too many failures", part.key)
                 return problem(503, "parked", retry_after=PARKED_RETRY_AFTER)
 
     def _answer(self, result: object) -> Answer:
@@ -280,12 +280,12 @@ class _NotAcceptedError(SurehookError):
 def _release(gate: Gate, part: Part, token: str, error: BaseException) -> Steps[None]:
     """Give the claim back. What isn't an `Exception` (a shutdown) is no failed attempt."""
     if isinstance(error, Exception) and not isinstance(error, _NotAcceptedError):
-        logger.error("the handler failed for %s", part.key, exc_info=error)
+        logger.error("the handler failed for %r", part.key, exc_info=error)
     try:
         yield gate.release(part.key, token, error if isinstance(error, Exception) else None)
     except Exception:
         # The lease lapses all the same.
-        logger.exception("the gate's store failed to release %s", part.key)
+        logger.exception("the gate's store failed to release %r", part.key)
 
 
 def _echo(challenge: bytes) -> Answer:

@@ -76,7 +76,8 @@ class Provider:
 
     ``read_secret`` turns a secret as the provider shows it into a key. ``max_body`` is the
     default limit in bytes. ``accepted`` is the body of a 2xx answer. ``challenge`` is the type
-    whose messages ask for their field of that name to be sent back.
+    whose messages ask for their field of that name to be sent back, and ``handshake`` tells
+    whether the provider asks for ``hub.challenge`` with a GET.
     """
 
     source: str
@@ -90,6 +91,7 @@ class Provider:
     methods: tuple[str, ...] = ("POST",)
     accepted: bytes = b""
     challenge: str = ""
+    handshake: bool = False
 
 
 def standard(names: HeaderNames = STANDARD_HEADER_NAMES) -> Provider:
@@ -178,6 +180,7 @@ META: Final = Provider(
     # whatsapp_business_account, instagram or page
     type="body:object",
     tenant="body:entry[].id",
+    handshake=True,
     # https://developers.facebook.com/docs/whatsapp/cloud-api/guides/set-up-webhooks: up to 3 MB
     max_body=3 * MIB,
 )

@@ -82,6 +82,12 @@ class Request:
         self.method = method.upper()
         self.url = url
 
+    def called_at(self, url: str) -> Request:
+        """The same request, called at `url` by the provider: behind a proxy. The query is kept."""
+        if self.url:
+            url = url.partition("?")[0] + (f"?{self.query}" if self.query else "")
+        return Request(self.headers, self.body, method=self.method, url=url)
+
     @property
     def path(self) -> str:
         """The URL's path, raw."""
@@ -111,13 +117,14 @@ def raw_bytes(body: object) -> bytes:
     """
     if isinstance(body, bytes):
         return body
-    if isinstance(body, (bytearray, memoryview)):
-        return bytes(body)
-    if isinstance(body, str):
-        try:
+    try:
+        if isinstance(body, (bytearray, memoryview)):
+            return bytes(body)
+        if isinstance(body, str):
             return body.encode()
-        except UnicodeEncodeError:
-            raise RequestError("body_not_bytes", "the body is text without a UTF-8 form") from None
+    except ValueError:
+        # A lone surrogate, or a memoryview that was released.
+        raise RequestError("body_not_bytes", "the body can't be turned into bytes") from None
     raise NotBytesError(type(body).__name__)
 
 

@@ -39,7 +39,6 @@ class Check(NamedTuple):
     keys: Sequence[Any]
     now: float
     tolerance: timedelta
-    url: str = ""
 
 
 Authenticate = Callable[[Request, Check], datetime | None]
@@ -118,7 +117,11 @@ def twilio(request: Request, check: Check) -> None:
     """
     header = "x-twilio-signature"
     given = request.headers.require(header)
-    url = _public_url(check.url, request)
+    url = request.url
+    if not url:
+        raise RequestError("url_missing", "the request's URL is signed and has to be passed")
+    if _URL.fullmatch(url) is None:
+        raise RequestError("url_malformed", "the request's URL is not one in printable ASCII")
     try:
         other = _other_port(url)
         query = dict(parse_qsl(request.query, keep_blank_values=True, errors="strict"))
@@ -220,18 +223,6 @@ def _compare(
     ]
     if not any([same_text(text, right) for text in given for right in expected]):  # noqa: C419
         raise SignatureError("signature_mismatch", f"the signature in {name} does not match")
-
-
-def _public_url(url: str, request: Request) -> str:
-    """The URL that the provider called: behind a proxy, the configured one and the query."""
-    called = request.url
-    if url:
-        called = f"{url}?{request.query}" if request.query and "?" not in url else url
-    if not called:
-        raise RequestError("url_missing", "the request's URL is signed and has to be passed")
-    if _URL.fullmatch(called) is None:
-        raise RequestError("url_malformed", "the request's URL is not one in printable ASCII")
-    return called
 
 
 def _other_port(url: str) -> str:

@@ -168,7 +168,7 @@ class Verifier:
         """Twilio. `secrets`: the primary auth token.
 
         `url` is the public URL that Twilio calls, with which it signs: needed behind a proxy that
-        changes scheme, host or path. Its query, if left out, is taken from the request.
+        changes scheme, host or path. The query is that of the request.
         """
         verifier = cls(providers.TWILIO, secrets, **settings)
         verifier._url = url
@@ -224,7 +224,9 @@ class Verifier:
             raise TooLargeError(self.max_body)
         if request.method not in self.provider.methods:
             raise RequestError("method", f"a delivery is a {' or '.join(self.provider.methods)}")
-        check = Check(self._secrets, self._seconds(now), self.tolerance, self._url)
+        if self._url:
+            request = request.called_at(self._url)
+        check = Check(self._secrets, self._seconds(now), self.tolerance)
         signed_at = self.provider.authenticate(request, check)
         asked = request.method == "GET"
         message = Message(
@@ -249,7 +251,8 @@ class Verifier:
 
         Raises `SignatureError` when ``hub.verify_token`` is not the configured one.
         """
-        if request.method != "GET" or "hub.challenge=" not in request.query:
+        asks = request.method == "GET" and "hub.challenge=" in request.query
+        if not asks or not self.provider.handshake:
             return None
         try:
             asked = dict(parse_qsl(request.query, keep_blank_values=True, errors="strict"))

@@ -500,6 +500,25 @@ def test_twilio_behind_a_proxy_has_its_url_configured() -> None:
         Verifier.twilio("12345").verify(sample.headers, sample.body, url=inside)
 
 
+def test_the_query_of_a_configured_url_is_never_taken_unsigned() -> None:
+    url = "https://mycompany.example/voice?CallSid=CA1"
+    headers = {"X-Twilio-Signature": samples.base64_hmac(b"12345", url.encode(), "sha1")}
+    verifier = Verifier.twilio("12345", url=url)
+    inside = "http://10.0.0.1/voice?CallSid="
+    message = verifier.verify(headers, b"", method="GET", url=f"{inside}CA1")
+    assert message.data == {"CallSid": "CA1"}
+    with pytest.raises(SignatureError):
+        verifier.verify(headers, b"", method="GET", url=f"{inside}FORGED")
+    for query in ("\ud83d", "\u00e9", "\x00"):
+        with pytest.raises(VerificationError):
+            verifier.verify(headers, b"", method="GET", url=inside + query)
+
+
+def test_only_meta_shakes_hands() -> None:
+    url = "https://x.example/?hub.mode=subscribe&hub.challenge=1&hub.verify_token=x"
+    assert Verifier.github("hush").handshake(Request({}, b"", method="GET", url=url)) is None
+
+
 def test_settings_that_can_not_work() -> None:
     for settings in ({"max_body": 0}, {"tolerance": timedelta(0)}, {"tenants": "x"}, {"typo": 1}):
         with pytest.raises(ConfigurationError):
