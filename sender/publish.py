@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, select, tuple_
+from sqlalchemy import Connection, bindparam, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
@@ -23,7 +23,8 @@ from sender.errors import IdempotencyConflict, PublishError
 from sender.matching import matches
 from sender.types import moment
 from wire.envelope import DEFAULT_SIZE_LIMIT, check_event_type, check_size, encode_event
-from wire.errors import EnvelopeError
+from wire.errors import SurehookError
+from wire.headers import check_content_type
 from wire.ids import DELIVERY, EVENT, id_time, new_id
 
 MAX_TENANT_LENGTH = 256
@@ -82,9 +83,9 @@ def publish(
 
     ``max_body_bytes`` limits the body as sent. ``now`` replaces the clocks in tests.
 
-    Raises `wire.errors.EnvelopeError` for data that can't be sent unchanged, `PublishError` for
-    any other unusable field and `IdempotencyConflict` for a key used for other content. In all
-    three cases nothing has been stored.
+    Raises `wire.errors.WireError` for a type, content type or data that can't be sent unchanged,
+    `PublishError` for any other unusable field and `IdempotencyConflict` for a key used for
+    other content. In all three cases nothing has been stored.
     """
     event = NewEvent(
         tenant=tenant,
@@ -135,7 +136,7 @@ def _event_rows(
     for position, event in enumerate(events):
         try:
             rows.append(_event_row(event, max_body_bytes, now))
-        except (PublishError, EnvelopeError) as error:
+        except SurehookError as error:
             if position:
                 error.add_note(f"at position {position} of the batch")
             raise
@@ -166,7 +167,7 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
         "tenant_id": event.tenant,
         "type": event.type,
         "body": body,
-        "content_type": _check_content_type(event.content_type),
+        "content_type": check_content_type(event.content_type),
         "idempotency_key": event.idempotency_key,
         "fingerprint": _fingerprint(event, content) if event.idempotency_key else None,
         "trace_context": event.trace_context,
@@ -187,12 +188,6 @@ def _check_text(field: str, value: str | None, longest: int) -> None:
         return
     if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
         raise PublishError(f"{field} must be 1 to {longest} printable characters")
-
-
-def _check_content_type(value: str) -> str:
-    if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value:
-        raise PublishError(f"content_type {value!r} is not a printable ASCII header value")
-    return value
 
 
 def _fingerprint(event: NewEvent, content: bytes) -> bytes:
@@ -288,7 +283,7 @@ def _fan_out(
     The endpoints are read in this transaction and never cached: an endpoint added a moment ago
     must not miss the event.
     """
-    by_tenant: dict[str, list[Row[Any]]] = {event["tenant_id"]: [] for event in events}
+    by_tenant: dict[str, list[Any]] = {event["tenant_id"]: [] for event in events}
     if by_tenant:
         for endpoint in connection.execute(_ENDPOINTS, {"tenants": list(by_tenant)}):
             by_tenant[endpoint.tenant_id].append(endpoint)
@@ -310,9 +305,7 @@ def _fan_out(
     return delivery_ids
 
 
-def _delivery_row(
-    event: dict[str, Any], endpoint: Row[Any], now: datetime | None
-) -> dict[str, Any]:
+def _delivery_row(event: dict[str, Any], endpoint: Any, now: datetime | None) -> dict[str, Any]:
     delivery_id = new_id(DELIVERY, now=now)
     created_at = id_time(delivery_id)
     enabled = endpoint.status == "enabled"

@@ -7,8 +7,6 @@ Alembic autogenerate away from them.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     JSON,
     Boolean,
@@ -231,5 +229,4 @@ def is_surehook(name: str | None) -> bool:
             ..., include_name=lambda name, kind, parents: not is_surehook(name)
         )
     """
-    bare: Any = name or ""
-    return bare.startswith((PREFIX, "ix_" + PREFIX, "uq_" + PREFIX, "pk_" + PREFIX))
+    return (name or "").startswith(tuple(kind + PREFIX for kind in ("", "ix_", "uq_", "pk_")))

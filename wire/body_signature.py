@@ -60,7 +60,8 @@ def verify_hmac_sha256_hex(
         VerificationError: It does not verify.
         SecretError: A secret is missing, empty or blank.
     """
-    several = (secrets,) if isinstance(secrets, str | bytes) or secrets is None else secrets
+    one = isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable)
+    several: Iterable[object] = (secrets,) if one else secrets
     keys = [_hmac_key(secret) for secret in several]
     if not keys:
         raise SecretError("secrets is empty: without a secret nothing can be verified")

@@ -198,7 +198,7 @@ def _name_leaf_fault(value: object, path: str) -> None:
         try:
             int.__repr__(value)
         except ValueError:
-            raise EnvelopeError(f"{path}: an integer of more than {MAX_DIGITS} digits") from None
+            raise EnvelopeError(f"{path}: an integer of over {MAX_DIGITS} digits") from None
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise EnvelopeError(f"{path}: {float(value)} is not JSON")

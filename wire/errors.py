@@ -41,6 +41,10 @@ class EnvelopeTooLargeError(EnvelopeError):
         self.size = size
         self.limit = limit
 
+    def __reduce__(self) -> tuple[type[EnvelopeTooLargeError], tuple[int, int]]:
+        # An exception is pickled with its args, which here are not the constructor's.
+        return type(self), (self.size, self.limit)
+
 
 class HeaderError(WireError):
     """A header name or value may not be sent. The message names the header, never its value."""
@@ -68,3 +72,6 @@ class VerificationError(WireError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[VerificationError], tuple[str, str]]:
+        return type(self), (self.reason, str(self))

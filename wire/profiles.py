@@ -223,12 +223,9 @@ def build_headers(
     if layout.standard:
         content = signed_content(delivery_id, timestamp, body)
         signatures = " ".join([secret.sign(content) for secret in several])
-        for name in layout.standard:
-            headers[name] = signatures
+        headers.update(dict.fromkeys(layout.standard, signatures))
     if layout.sha256_hex:
-        signature = _sha256_hex(several, body)
-        for name in layout.sha256_hex:
-            headers[name] = signature
+        headers.update(dict.fromkeys(layout.sha256_hex, _sha256_hex(several, body)))
     return headers
 
 

@@ -129,7 +129,11 @@ def _refuse_constant(name: str) -> NoReturn:
 def _parse_int(digits: str) -> int:
     if len(digits.lstrip("-")) > MAX_DIGITS:
         raise EnvelopeError(f"data: an integer of more than {MAX_DIGITS} digits")
-    return int(digits)
+    try:
+        return int(digits)
+    except ValueError:
+        # The interpreter was started with a lower limit.
+        raise EnvelopeError("data: an integer of too many digits") from None
 
 
 def _check_depth(text: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from wire.errors import ScheduleError
+
+_Item = TypeVar("_Item")
 
 MAX_DELAYS: Final = 50
 MAX_HORIZON: Final = timedelta(days=60)
@@ -86,7 +88,8 @@ class RetrySchedule:
             text = text[1:-1].strip()
         if not text:
             return cls(())
-        parts = enumerate(text.split(",", MAX_DELAYS + 1), 1)
+        # Cut off early: the rest of a far too long text is one part that nobody looks at.
+        parts = _numbered(text.split(",", MAX_DELAYS))
         return cls(tuple(_text_delay(number, part, in_seconds) for number, part in parts))
 
     @property
@@ -126,7 +129,7 @@ class RetrySchedule:
         return ",".join(_spell(delay) for delay in self.delays) or "[]"
 
 
-def _numbered(values: Iterable[object]) -> Iterable[tuple[int, object]]:
+def _numbered(values: Iterable[_Item]) -> Iterator[tuple[int, _Item]]:
     # Bounded before it is a tuple, since the source may be endless.
     for number, value in enumerate(values, 1):
         if number > MAX_DELAYS:

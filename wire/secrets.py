@@ -122,7 +122,7 @@ class VerifyingKey(Secret):
         super().__init__(text)
         self._public = public
 
-    def sign(self, signed_content: bytes) -> str:  # noqa: ARG002  (the interface's parameter)
+    def sign(self, signed_content: bytes) -> str:
         """Refuse: a public key can't sign."""
         raise SecretError(
             f"a {VERIFYING_PREFIX} key is public and only verifies; sign with {SIGNING_PREFIX}"

@@ -212,15 +212,15 @@ def body_bytes(body: object) -> bytes:
     Raises:
         VerificationError: ``body_not_bytes``: it is anything else, such as a parsed dict.
     """
-    if isinstance(body, bytes):
+    if type(body) is bytes:
         return body
     try:
         if isinstance(body, str):
             return str.encode(body, "utf-8")
-        if isinstance(body, bytearray | memoryview):
-            return bytes(body)
-    except ValueError:
-        # A lone surrogate, or a memoryview already released.
+        if isinstance(body, bytes | bytearray | memoryview):
+            return bytes(memoryview(body))
+    except Exception:  # noqa: BLE001  (a foreign object can raise anything)
+        # A lone surrogate, a memoryview already released, an object that only claims to be bytes.
         raise VerificationError(
             Reason.BODY_NOT_BYTES, "the body can't be turned into bytes; pass the raw bytes"
         ) from None

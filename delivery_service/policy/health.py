@@ -90,8 +90,8 @@ def judge(
     """Return the endpoint's health after ``outcome``.
 
     ``probe`` tells whether the attempt was let through an open circuit to try it; others may
-    still come in that started before it opened. ``asked_pause`` is what the receiver asked for with ``Retry-After``: it holds the whole
-    endpoint back, circuit or not.
+    still come in that started before it opened. ``asked_pause`` is what the receiver asked for
+    with ``Retry-After``: it holds the whole endpoint back, circuit or not.
     """
     if outcome.delivered:
         if health.pristine:

@@ -16,6 +16,11 @@ def insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         connection.execute(attempts.insert(), rows)
 
 
+def existing(connection: Connection, attempt_ids: Sequence[str]) -> set[str]:
+    """Return those of the ids that are stored."""
+    return set(connection.scalars(select(attempts.c.id).where(attempts.c.id.in_(attempt_ids))))
+
+
 def of_delivery(connection: Connection, delivery_id: str) -> list[dict[str, Any]]:
     """Return the attempts of a delivery, in order; late ones beside those of their number."""
     rows = connection.execute(

@@ -1,0 +1,255 @@
+"""The worker: claims what is due, sends it, and hands the results to the recorder.
+
+Polling is the truth: whatever is missed (a poke, a notification, a dead connection) is found by
+the next look at the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import structlog
+
+from delivery_service.clock import Clock
+from delivery_service.policy.health import EndpointHealth, HealthRules
+from delivery_service.policy.retry import Retry
+from delivery_service.settings import Settings
+from delivery_service.store import endpoints, workers
+from delivery_service.store.database import Database
+from delivery_service.worker.attempt import (
+    POISON_CLAIMS,
+    Ended,
+    LeaseTime,
+    Result,
+    Sending,
+    gate,
+    make_attempt,
+)
+from delivery_service.worker.record import Recorded
+from delivery_service.worker.recorder import LONGEST_PAUSE, Recorder
+from delivery_service.worker.take import Places, Taken, take
+from wire.ids import new_id
+
+SETTLE_SECONDS = 0.005
+"""While busy, freed places are gathered for so long before the next claim."""
+
+HEARTBEAT_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """One worker in one event loop. ``run`` until ``stop``; ``poke`` after publishing here."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        clock: Clock,
+        sending: Sending,
+        health_rules: HealthRules,
+    ) -> None:
+        self.id = new_id("wrk")
+        self._settings = settings
+        self._database = database
+        self._clock = clock
+        self._sending = sending
+        self._recorder = Recorder(
+            database,
+            clock,
+            health_rules,
+            busy=lambda: len(self._tasks) > 1,
+            on_recorded=self._recorded,
+        )
+        self._tasks: set[asyncio.Task[Result]] = set()
+        self._in_flight: Counter[str] = Counter()
+        self._on_trial = 0
+        self._cursor = ""
+        self._turn = 0
+        self._wake = asyncio.Event()
+        self._hungry = False
+        self._stopping = False
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight."""
+        return len(self._tasks)
+
+    def poke(self) -> None:
+        """Say that something may be due."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns when what is in flight has been recorded."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        recording = asyncio.create_task(self._recorder.run())
+        heartbeat = asyncio.create_task(self._heartbeat())
+        log.info("worker_started", worker_id=self.id, pid=os.getpid())
+        try:
+            while not self._stopping:
+                await self._wait(await self._round())
+            await self._finish()
+        finally:
+            for task in (heartbeat, recording):
+                task.cancel()
+            await asyncio.gather(heartbeat, recording, return_exceptions=True)
+            await self._sending.transport.close()
+        log.info("worker_stopped", worker_id=self.id)
+
+    async def run_until_idle(self) -> None:
+        """Claim and send until nothing is due, then return. For tests and for tools that move
+        the clock themselves."""
+        recording = asyncio.create_task(self._recorder.run())
+        try:
+            while await self._round() or self._tasks:
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
+                await self._recorder.drained()
+        finally:
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
+
+    async def _round(self) -> bool:
+        """Claim once and start what was claimed. Returns whether another look is worth while."""
+        free = self._settings.concurrency - len(self._tasks)
+        self._hungry = True
+        if free <= 0 or self._recorder.backlog > 2 * self._settings.concurrency:
+            return False
+        places = Places(
+            free, self._settings.endpoint_concurrency, self._in_flight, self._on_trial == 0
+        )
+        self._turn += 1
+        mark = self._clock.monotonic()
+        try:
+            taken = await self._database.write(
+                take,
+                places,
+                self._sending.targets,
+                self._cursor,
+                self._turn,
+                self._settings.lease,
+                self._clock.now(),
+            )
+        except Exception as error:  # noqa: BLE001 - the worker reconnects for ever
+            log.warning("claim_failed", error=repr(error)[:300])
+            await asyncio.sleep(min(self._pause(), LONGEST_PAUSE))
+            return False
+        self._cursor = taken.cursor
+        self._hungry = taken.found
+        self._start(taken, mark)
+        return bool(taken.work)
+
+    def _start(self, taken: Taken, mark: float) -> None:
+        for claimed in taken.work:
+            time = LeaseTime(claimed.claimed_at, mark, self._clock)
+            checked = gate(claimed, taken.states.get(claimed.endpoint_id))
+            if isinstance(checked, Ended):
+                self._recorder.add(Result(claimed, checked, time.now()))
+                continue
+            health = EndpointHealth(**{name: checked[name] for name in endpoints.HEALTHY})
+            self._in_flight[claimed.endpoint_id] += 1
+            on_trial = claimed.claims == POISON_CLAIMS
+            self._on_trial += on_trial
+            task = asyncio.create_task(
+                make_attempt(
+                    self._sending,
+                    claimed,
+                    time,
+                    probe=claimed.delivery_id in taken.probes,
+                    was_pristine=health.pristine,
+                )
+            )
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._done, claimed.endpoint_id, on_trial))
+
+    def _done(self, endpoint_id: str, on_trial: bool, task: asyncio.Task[Result]) -> None:
+        self._tasks.discard(task)
+        self._in_flight[endpoint_id] -= 1
+        if not self._in_flight[endpoint_id]:
+            del self._in_flight[endpoint_id]
+        self._on_trial -= on_trial
+        self._recorder.add(task.result())
+        if self._hungry:
+            self._wake.set()
+
+    def _recorded(self, group: Sequence[Result], recorded: Recorded) -> None:
+        for result in group:
+            _log_attempt(result, late=result.claimed.delivery_id in recorded.late)
+            if isinstance(result.step, Retry):
+                delay = result.step.delay
+                if delay < self._settings.poll_interval:
+                    asyncio.get_running_loop().call_later(delay.total_seconds(), self.poke)
+
+    async def _wait(self, again: bool) -> None:
+        """Wait for places, for work, or for the next poll."""
+        if again and len(self._tasks) < self._settings.concurrency:
+            return
+        pause = self._pause()
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        else:
+            if self._tasks and not self._stopping:
+                await asyncio.sleep(SETTLE_SECONDS)
+        self._wake.clear()
+
+    def _pause(self) -> float:
+        # Jitter, so that many workers don't all look at the same moment.
+        return self._settings.poll_interval.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+
+    async def _heartbeat(self) -> None:
+        while True:
+            try:
+                await self._database.write(
+                    workers.seen, self.id, socket.gethostname(), os.getpid(), self._clock.now()
+                )
+            except Exception as error:  # noqa: BLE001 - only health checks read it
+                log.warning("heartbeat_failed", error=repr(error)[:300])
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _finish(self) -> None:
+        """Let what is in flight end, within the grace period, and record it."""
+        if self._tasks:
+            grace = self._settings.shutdown_grace.total_seconds()
+            _, running = await asyncio.wait(self._tasks, timeout=grace)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running)
+        try:
+            async with asyncio.timeout(LONGEST_PAUSE * 2):
+                await self._recorder.drained()
+                await self._database.write(workers.forget, self.id)
+        except Exception as error:  # noqa: BLE001 - the leases will end by themselves
+            log.error("stopped_unrecorded", results=self._recorder.backlog, error=repr(error)[:300])
+
+
+def _log_attempt(result: Result, *, late: bool) -> None:
+    claimed, outcome = result.claimed, result.outcome
+    log.info(
+        "attempt" if outcome is not None else "ended",
+        delivery_id=claimed.delivery_id,
+        event_id=claimed.event_id,
+        event_type=claimed.event_type,
+        endpoint_id=claimed.endpoint_id,
+        tenant_id=claimed.tenant_id,
+        attempt=claimed.attempts + 1,
+        step=type(result.step).__name__.lower(),
+        late=late,
+        kind=outcome and outcome.kind.value,
+        status_code=outcome and outcome.status_code,
+        duration=outcome and round(outcome.duration, 6),
+        error=outcome and outcome.error,
+    )

@@ -1,0 +1,156 @@
+"""Group commit: the results of the last few milliseconds go into one transaction.
+
+If the database is away, results wait in memory and are tried again for ever; the worker stops
+claiming meanwhile, so what waits is bounded by what was in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
+
+from delivery_service.clock import Clock
+from delivery_service.policy.health import HealthRules
+from delivery_service.policy.outcome import OutcomeKind
+from delivery_service.store.database import Database
+from delivery_service.worker.attempt import Result
+from delivery_service.worker.record import Recorded, record
+
+GROUP = 500
+"""Results in one transaction at most."""
+
+GATHER_SECONDS = 0.004
+"""How long results are gathered while more are on their way."""
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""Seconds between tries while the database is away."""
+
+log = structlog.get_logger(__name__)
+
+
+class Recorder:
+    """Records results in the background, in the order in which they came.
+
+    ``on_recorded`` is called after each commit with the group and what became of it; ``busy``
+    tells whether more results are to be expected soon.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        rules: HealthRules,
+        *,
+        busy: Callable[[], bool],
+        on_recorded: Callable[[Sequence[Result], Recorded], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._rules = rules
+        self._busy = busy
+        self._on_recorded = on_recorded
+        self._waiting: deque[Result] = deque()
+        self._recording = 0
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def backlog(self) -> int:
+        """Results that are not recorded yet."""
+        return len(self._waiting) + self._recording
+
+    def add(self, result: Result) -> None:
+        """Hand over a result; never blocks."""
+        self._waiting.append(result)
+        self._idle.clear()
+        self._arrived.set()
+
+    async def drained(self) -> None:
+        """Wait until everything handed over has been recorded."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Record until cancelled."""
+        while True:
+            await self._arrived.wait()
+            if self._busy() and len(self._waiting) < GROUP:
+                await asyncio.sleep(GATHER_SECONDS)
+            group = self._group()
+            self._recording = len(group)
+            await self._record(group)
+            self._recording = 0
+            if not self._waiting:
+                self._arrived.clear()
+                self._idle.set()
+
+    def _group(self) -> list[Result]:
+        """The next results, at most one of each delivery: the fence tells them apart by id."""
+        group: dict[str, Result] = {}
+        held: list[Result] = []
+        while self._waiting and len(group) < GROUP:
+            result = self._waiting.popleft()
+            if group.setdefault(result.claimed.delivery_id, result) is not result:
+                held.append(result)
+        self._waiting.extendleft(reversed(held))
+        return list(group.values())
+
+    async def _record(self, group: Sequence[Result]) -> None:
+        again = False
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                recorded = await self._database.write(
+                    record, group, self._rules, self._clock.now(), again=again
+                )
+            except (DataError, IntegrityError, ProgrammingError) as error:
+                await self._isolate(group, error)
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be lost
+                log.warning("record_failed", results=len(group), error=repr(error)[:300])
+                again = True
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._on_recorded(group, recorded)
+                return
+
+    async def _isolate(self, group: Sequence[Result], error: Exception) -> None:
+        """Find the one result that the database refuses; it must not hold up the others."""
+        if len(group) > 1:
+            half = len(group) // 2
+            await self._record(group[:half])
+            await self._record(group[half:])
+            return
+        (result,) = group
+        if result.outcome is not None and result.outcome.kind is OutcomeKind.INTERNAL:
+            # Even the bare fact can't be stored. The lease will end and the claims be counted,
+            # so the delivery ends as poison.
+            log.error("record_refused", delivery_id=result.claimed.delivery_id, error=repr(error))
+            return
+        log.error("result_refused", delivery_id=result.claimed.delivery_id, error=repr(error))
+        await self._record([_bare(result)])
+
+
+def _bare(result: Result) -> Result:
+    """The result without anything that came from outside."""
+    if result.attempt is None or result.outcome is None:
+        return result
+    attempt: dict[str, Any] = {
+        **result.attempt,
+        "error": "the result could not be stored as it was",
+        "response_headers": "[]",
+        "response_body": b"",
+        "response_truncated": True,
+    }
+    if not result.outcome.delivered:
+        attempt["kind"] = OutcomeKind.INTERNAL.value
+    outcome = replace(result.outcome, kind=OutcomeKind(attempt["kind"]))
+    return replace(result, attempt=attempt, outcome=outcome)

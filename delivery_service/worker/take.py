@@ -1,0 +1,180 @@
+"""Taking work: one transaction that finds, shares out, claims and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from delivery_service.policy.limits import grant
+from delivery_service.policy.sharing import allowance, share
+from delivery_service.store import endpoints, queue, settle
+from delivery_service.store.queue import Claimed
+from delivery_service.worker.attempt import POISON_CLAIMS, EndpointState
+from delivery_service.worker.targets import Targets
+from wire.ids import new_id
+
+SUSPECT_PAUSE = timedelta(seconds=1)
+"""How long a suspected killer waits when another is on trial already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What a worker has room for: ``free`` of ``cap`` an endpoint, with ``in_flight`` by
+    endpoint. ``trial_free``: no suspected killer is being tried just now."""
+
+    free: int
+    cap: int
+    in_flight: Mapping[str, int]
+    trial_free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Claimed work. ``probes`` are the ids of deliveries that try an open circuit. ``cursor`` is
+    where the next round starts. ``found``: whether anything was due, claimed or not."""
+
+    work: Sequence[Claimed]
+    states: Mapping[str, EndpointState]
+    probes: frozenset[str]
+    cursor: str
+    found: bool
+
+
+def take(
+    connection: Connection,
+    places: Places,
+    targets: Targets,
+    cursor: str,
+    turn: int,
+    lease: timedelta,
+    now: datetime | None,
+) -> Taken:
+    """Claim what is due and fits. The caller commits, and only then sends."""
+    found = queue.scan(connection, cursor, now)
+    if not found.lanes:
+        return Taken((), {}, frozenset(), found.cursor, found=False)
+    states = endpoints.states(connection, list({endpoint_id for endpoint_id, _ in found.lanes}))
+    allowances = {
+        endpoint_id: allowance(
+            places.in_flight.get(endpoint_id, 0),
+            places.free,
+            _cap(states.get(endpoint_id), places.cap),
+        )
+        for endpoint_id, _ in found.lanes
+    }
+    wants, stopped_at = share(found.lanes, min(places.free, queue.MOST), allowances, turn)
+    claimed = queue.claim(connection, wants, new_id("lease"), lease, now)
+    if not claimed:
+        return Taken((), states, frozenset(), stopped_at or found.cursor, found=True)
+    counted = _Count(connection, states, lease, claimed[0].claimed_at)
+    kept, back = counted.keep(claimed)
+    kept, suspects = _on_trial(kept, places.trial_free)
+    settle.give_back(connection, [*back, *suspects], now)
+    used = {row.endpoint_id: states[row.endpoint_id] for row in kept if row.endpoint_id in states}
+    sendable = {id_: s for id_, s in used.items() if s["status"] == endpoints.ENABLED}
+    targets.refresh(connection, sendable, claimed[0].claimed_at, now)
+    return Taken(kept, used, counted.probes(), stopped_at or found.cursor, found=True)
+
+
+def _cap(state: EndpointState | None, default: int) -> int:
+    return (state and state["max_in_flight"]) or default
+
+
+def _on_trial(
+    claimed: Sequence[Claimed], trial_free: bool
+) -> tuple[list[Claimed], list[dict[str, Any]]]:
+    """Let at most one delivery at its last claim go ahead.
+
+    If it does kill the worker, no bystander is counted with it; and a worker that is killed from
+    outside, however often, never condemns more than one delivery at a time.
+    """
+    kept: list[Claimed] = []
+    back: list[dict[str, Any]] = []
+    for row in claimed:
+        if row.claims == POISON_CLAIMS:
+            if not trial_free:
+                back.append(_returned(row, SUSPECT_PAUSE))
+                continue
+            trial_free = False
+        kept.append(row)
+    return kept, back
+
+
+def _returned(row: Claimed, delay: timedelta) -> dict[str, Any]:
+    return {
+        "delivery_id": row.delivery_id,
+        "token": row.token,
+        "claims": row.claims,
+        "delay": delay.total_seconds(),
+    }
+
+
+class _Count:
+    """Counts claims where they are limited: one probe of an open circuit, so many a second."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        states: Mapping[str, EndpointState],
+        lease: timedelta,
+        at: datetime,
+    ) -> None:
+        self._connection = connection
+        self._states = states
+        self._lease = lease
+        self._at = at
+        self._probes: set[str] = set()
+
+    def probes(self) -> frozenset[str]:
+        return frozenset(self._probes)
+
+    def keep(self, claimed: Sequence[Claimed]) -> tuple[list[Claimed], list[dict[str, Any]]]:
+        """Split into what may be sent and what goes back for later."""
+        kept: list[Claimed] = []
+        limited: dict[str, list[Claimed]] = {}
+        for row in claimed:
+            state = self._states.get(row.endpoint_id)
+            if state is not None and state["status"] == endpoints.ENABLED and self._limits(state):
+                limited.setdefault(row.endpoint_id, []).append(row)
+            else:
+                kept.append(row)
+        back: list[dict[str, Any]] = []
+        if limited:
+            locked = endpoints.lock_for_claim(self._connection, list(limited))
+            for endpoint_id, rows in limited.items():
+                count, delay = self._grant(endpoint_id, rows, locked.get(endpoint_id))
+                kept += rows[:count]
+                back += [_returned(row, delay) for row in rows[count:]]
+        return kept, back
+
+    @staticmethod
+    def _limits(state: EndpointState) -> bool:
+        return bool(state["rate_limit"]) or state["circuit"] == "open"
+
+    def _grant(
+        self, endpoint_id: str, rows: Sequence[Claimed], locked: Mapping[str, Any] | None
+    ) -> tuple[int, timedelta]:
+        """How many may be sent, and how long the others wait."""
+        if locked is None:  # another worker is counting here
+            return 0, timedelta()
+        state = self._states[endpoint_id]
+        wanted = len(rows)
+        if state["circuit"] == "open":
+            if locked["paused_until"] is not None and locked["paused_until"] > self._at:
+                return 0, timedelta()
+            wanted = 1
+            endpoints.set_health(
+                self._connection, endpoint_id, {"paused_until": self._at + self._lease}
+            )
+            self._probes.add(rows[0].delivery_id)
+        if not state["rate_limit"]:
+            return wanted, timedelta()
+        granted = grant(wanted, state["rate_limit"], locked["rate_next_at"], self._at)
+        endpoints.set_rate(self._connection, endpoint_id, granted.next_at)
+        if not granted.count:
+            self._probes.discard(rows[0].delivery_id)
+        return granted.count, granted.next_at - self._at

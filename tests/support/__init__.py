@@ -1,0 +1,1 @@
+"""What tests share: real servers, real processes, and waiting for conditions."""

@@ -1,0 +1,3 @@
+"""The one place that has the version."""
+
+VERSION = "0.1.0"
