@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from delivery_service.clock import Clock, DatabaseClock
-from delivery_service.net.guard import GuardPolicy
+from delivery_service.net.rules import guard_policy
 from delivery_service.net.transport import AiohttpTransport, Transport
 from delivery_service.policy.health import HealthRules
 from delivery_service.policy.retry import RetryRules
@@ -87,14 +87,6 @@ def build(settings: Settings, clock: Clock | None = None) -> Service:
         database=open_database(settings),
         sealer=sealer_for(settings),
         clock=clock or DatabaseClock(),
-    )
-
-
-def guard_policy(settings: Settings) -> GuardPolicy:
-    """The rules for URLs and addresses that the settings ask for."""
-    return GuardPolicy(
-        allow_http=settings.allow_http,
-        allow_private_networks=settings.allow_private_networks,
     )
 
 

@@ -167,13 +167,17 @@ def rotate_secret(
     overlap: timedelta,
     now: datetime | None = None,
 ) -> bool:
-    """Put a new secret beside the current ones, which sign on for ``overlap`` more."""
+    """Put a new secret beside the current ones, which sign on for at most ``overlap`` more."""
     if not change(connection, endpoint_id, {}, now):
         return False
+    end = later(overlap.total_seconds(), now)
     connection.execute(
         update(secrets)
-        .where(secrets.c.endpoint_id == endpoint_id, secrets.c.expires_at.is_(None))
-        .values(expires_at=later(overlap.total_seconds(), now))
+        .where(
+            secrets.c.endpoint_id == endpoint_id,
+            or_(secrets.c.expires_at.is_(None), secrets.c.expires_at > end),
+        )
+        .values(expires_at=end)
     )
     add_secret(connection, endpoint_id, secret, now)
     return True

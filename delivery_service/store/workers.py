@@ -54,3 +54,9 @@ def pulse(connection: Connection, now: datetime | None = None) -> dict[str, date
     ).one()
     oldest = row.oldest_due if row.oldest_due is not None and row.oldest_due <= row.now else None
     return {"now": row.now, "oldest_due": oldest, "last_seen": row.last_seen}
+
+
+def time(connection: Connection, now: datetime | None = None) -> datetime:
+    """Return ``now``, or the database's time where it is None."""
+    at: datetime = connection.execute(select(moment(now))).scalar_one()
+    return at
