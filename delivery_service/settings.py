@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -32,7 +32,19 @@ DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 SETTLE_MARGIN = timedelta(seconds=5)
 """What a lease must outlast an attempt by, so that its outcome can still be recorded."""
 
-Seconds = Annotated[timedelta, Field(gt=timedelta())]
+
+def _seconds(value: Any) -> Any:
+    # pydantic reads "5" in a variable as seconds, but not "0.5".
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("must be a number of seconds, such as 0.5 or 90") from None
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+Seconds = Annotated[Duration, Field(gt=timedelta())]
 
 
 class SettingsError(SurehookError):
@@ -154,7 +166,7 @@ class Settings(BaseSettings):
     circuit_longest_pause: Seconds = Field(
         timedelta(minutes=30), description="Longest pause of an open circuit."
     )
-    disable_after: timedelta = Field(
+    disable_after: Duration = Field(
         timedelta(days=5),
         ge=timedelta(),
         description="Failing for so long without a success disables an endpoint; 0 never does.",
