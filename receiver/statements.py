@@ -83,7 +83,7 @@ class Statement:
     SQLAlchemy's events, as everything in the caller's transaction should be.
     """
 
-    __slots__ = ("_clocked", "_direct", "_plain")
+    __slots__ = ("_clocked", "_direct", "_plain", "_returns")
 
     def __init__(self, source: str, dialect: Dialect, *, direct: bool = False) -> None:
         family = "mysql" if dialect.name == "mariadb" else dialect.name
@@ -91,6 +91,7 @@ class Statement:
         self._plain = _render(source.replace(NOW, CLOCKS[family]), dialect)
         self._clocked = _render(source.replace(NOW, given), dialect)
         self._direct = direct
+        self._returns = source.startswith(("SELECT", "WITH")) or "RETURNING" in source
 
     def run(self, connection: Connection, parameters: Mapping[str, Any]) -> Result:
         """Execute with `parameters`, of which there may be more than the statement needs."""
@@ -98,10 +99,10 @@ class Statement:
         sql, order = self._clocked if clocked else self._plain
         given: Any = parameters if order is None else tuple([parameters[name] for name in order])
         if self._direct:
-            return _run_directly(connection, sql, given)
+            return _run_directly(connection, sql, given, returns=self._returns)
         result = connection.exec_driver_sql(sql, given)
         mysql_id = result.lastrowid if connection.dialect.name in {"mysql", "mariadb"} else 0
-        return Result(result.fetchall() if result.returns_rows else (), result.rowcount, mysql_id)
+        return Result(result.fetchall() if self._returns else (), result.rowcount, mysql_id)
 
 
 def _render(source: str, dialect: Dialect) -> tuple[str, tuple[str, ...] | None]:
@@ -111,12 +112,18 @@ def _render(source: str, dialect: Dialect) -> tuple[str, tuple[str, ...] | None]
     return str(compiled), None if order is None else tuple(order)
 
 
-def _run_directly(connection: Connection, sql: str, parameters: Any) -> Result:
+def _run_directly(
+    connection: Connection,
+    sql: str,
+    parameters: Any,
+    *,
+    returns: bool,
+) -> Result:
     pooled = connection.connection
     cursor = pooled.cursor()
     try:
         cursor.execute(sql, parameters)
-        rows = cursor.fetchall() if cursor.description else ()
+        rows = cursor.fetchall() if returns else ()
         return Result(rows, cursor.rowcount, 0)
     except Exception as error:
         dialect = connection.dialect
