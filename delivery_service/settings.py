@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -32,7 +32,19 @@ DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 SETTLE_MARGIN = timedelta(seconds=5)
 """What a lease must outlast an attempt by, so that its outcome can still be recorded."""
 
-Seconds = Annotated[timedelta, Field(gt=timedelta())]
+
+def _seconds(value: Any) -> Any:
+    # pydantic reads "5" in a variable as seconds, but not "0.5".
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("must be a number of seconds, such as 0.5 or 90") from None
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+Seconds = Annotated[Duration, Field(gt=timedelta())]
 
 
 class SettingsError(SurehookError):
@@ -154,7 +166,7 @@ class Settings(BaseSettings):
     circuit_longest_pause: Seconds = Field(
         timedelta(minutes=30), description="Longest pause of an open circuit."
     )
-    disable_after: timedelta = Field(
+    disable_after: Duration = Field(
         timedelta(days=5),
         ge=timedelta(),
         description="Failing for so long without a success disables an endpoint; 0 never does.",
@@ -167,6 +179,42 @@ class Settings(BaseSettings):
         False,
         description="Whether endpoints may be on loopback and private addresses. For development"
         " only: it lets every tenant reach the platform's network.",
+    )
+
+    retention: timedelta = Field(
+        timedelta(days=90),
+        ge=timedelta(),
+        description="How long an event is kept with its deliveries and attempts, counted from"
+        " the end of the last of its deliveries; 0 keeps everything. Pending ones are never"
+        " removed.",
+    )
+    attempt_retention: timedelta = Field(
+        timedelta(days=30),
+        ge=timedelta(),
+        description="How long the attempts of ended deliveries are kept, the bulk of what is"
+        " stored; 0 keeps them as long as their event.",
+    )
+    idempotency_key_ttl: timedelta = Field(
+        timedelta(days=7),
+        ge=timedelta(hours=1),
+        description="How long an idempotency key is remembered; used again later, it publishes a"
+        " new event. Must exceed the time in which publishers repeat a call.",
+    )
+
+    metrics_host: str = Field(
+        "127.0.0.1", description="Address of the worker's `/metrics` and `/healthz`."
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the worker's `/metrics` and `/healthz`; unset, there are none. Of"
+        " several processes each has its own: this port, the next, and so on.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Whether workers make an OpenTelemetry span of each attempt, linked to the"
+        " trace that published the event. Needs the extra `opentelemetry`.",
     )
 
     log_format: Literal["json", "console"] = Field(

@@ -31,6 +31,7 @@ from wire.ids import DELIVERY, EVENT, id_time, new_id
 
 MAX_TENANT_LENGTH = 256
 MAX_KEY_LENGTH = 256
+MAX_TRACE_LENGTH = 512
 
 _MISSING: Any = object()
 
@@ -146,9 +147,12 @@ def _event_rows(
 
 
 def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> dict[str, Any]:
+    if not isinstance(event, NewEvent):
+        raise PublishError(f"events must be NewEvent, not {type(event).__name__}")
     check_tenant(event.tenant)
     check_event_type(event.type)
     _check_text("idempotency_key", event.idempotency_key, MAX_KEY_LENGTH)
+    _check_text("trace_context", event.trace_context, MAX_TRACE_LENGTH)
     event_id = new_id(EVENT, now=now)
     created_at = id_time(event_id)
     if event.body is None:

@@ -71,6 +71,14 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Close all connections."""
 
+    @property
+    def connections_opened(self) -> int:
+        """Connections opened so far."""
+
+    @property
+    def connections_reused(self) -> int:
+        """Requests that went over a connection kept from an earlier one."""
+
 
 class AiohttpTransport:
     """The transport of the worker.

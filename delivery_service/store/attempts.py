@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, tuple_
 
 from sender.rows import insert_rows
 from sender.tables import attempts
+from wire.errors import WireError
+from wire.ids import ATTEMPT, parse_id
 
 
 def insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -29,3 +31,40 @@ def of_delivery(connection: Connection, delivery_id: str) -> list[dict[str, Any]
         .order_by(attempts.c.number, attempts.c.started_at, attempts.c.id)
     )
     return [row._asdict() for row in rows]
+
+
+def page(
+    connection: Connection, delivery_id: str, *, limit: int, after: str | None = None
+) -> list[dict[str, Any]]:
+    """Return up to ``limit`` attempts of a delivery, in order, from after a `position` on."""
+    query = (
+        select(attempts)
+        .where(attempts.c.delivery_id == delivery_id)
+        .order_by(attempts.c.number, attempts.c.id)
+        .limit(limit)
+    )
+    if after is not None:
+        number, attempt_id = _parse_position(after)
+        query = query.where(
+            attempts.c.number >= number,
+            tuple_(attempts.c.number, attempts.c.id) > (number, attempt_id),
+        )
+    return [row._asdict() for row in connection.execute(query)]
+
+
+def position(row: Mapping[str, Any]) -> str:
+    """The place of an attempt in the order of `page`, as text."""
+    return f"{row['number']}:{row['id']}"
+
+
+def check_position(text: str) -> str:
+    """Return text that is a `position`, or raise `wire.errors.WireError`."""
+    _parse_position(text)
+    return text
+
+
+def _parse_position(text: str) -> tuple[int, str]:
+    number, _, attempt_id = text.partition(":")
+    if not number.isascii() or not number.isdigit() or len(number) > 9:
+        raise WireError("not a position")
+    return int(number), parse_id(attempt_id, ATTEMPT)

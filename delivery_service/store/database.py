@@ -50,11 +50,20 @@ class Database:
         await self.engine.dispose()
 
 
-def open_database(settings: Settings) -> Database:
-    """Make the engine that the settings ask for. Nothing is connected yet."""
+def open_database(
+    settings: Settings, *, command_timeout: float | None = COMMAND_TIMEOUT
+) -> Database:
+    """Make the engine that the settings ask for. Nothing is connected yet.
+
+    ``command_timeout``: seconds that a statement may take on PostgreSQL; None for no limit, which
+    is for migrations.
+    """
     options: dict[str, Any] = {"pool_size": settings.database_pool_size, "max_overflow": 0}
     if not settings.is_sqlite:
-        options |= {"pool_pre_ping": True, "connect_args": _asyncpg_arguments(settings)}
+        options |= {
+            "pool_pre_ping": True,
+            "connect_args": _asyncpg_arguments(settings, command_timeout),
+        }
     engine = create_async_engine(settings.async_database_url, **options)
     configure_sqlite(engine)
     if settings.database_schema is not None:
@@ -62,10 +71,10 @@ def open_database(settings: Settings) -> Database:
     return Database(engine)
 
 
-def _asyncpg_arguments(settings: Settings) -> dict[str, Any]:
+def _asyncpg_arguments(settings: Settings, command_timeout: float | None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "timeout": CONNECT_TIMEOUT,
-        "command_timeout": COMMAND_TIMEOUT,
+        "command_timeout": command_timeout,
         "server_settings": {"application_name": "surehook", "jit": "off"},
     }
     if settings.pgbouncer:

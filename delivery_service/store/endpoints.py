@@ -138,8 +138,10 @@ def ending_of(disabled_reason: str | None) -> tuple[str, str]:
 
 
 def remove(connection: Connection, endpoint_id: str, now: datetime | None = None) -> bool:
-    """Delete an endpoint and its secrets, and cancel its pending deliveries; history stays."""
-    if not change(connection, endpoint_id, {"deleted_at": moment(now), "headers": None}, now):
+    """Delete an endpoint with its secrets and credentials, and cancel its pending deliveries;
+    history stays."""
+    erased = {"deleted_at": moment(now), "headers": None, "tls": None}
+    if not change(connection, endpoint_id, erased, now):
         return False
     connection.execute(secrets.delete().where(secrets.c.endpoint_id == endpoint_id))
     end_pending_of(connection, [endpoint_id], "cancelled", "endpoint_deleted", now)
@@ -167,13 +169,17 @@ def rotate_secret(
     overlap: timedelta,
     now: datetime | None = None,
 ) -> bool:
-    """Put a new secret beside the current ones, which sign on for ``overlap`` more."""
+    """Put a new secret beside the current ones, which sign on for at most ``overlap`` more."""
     if not change(connection, endpoint_id, {}, now):
         return False
+    end = later(overlap.total_seconds(), now)
     connection.execute(
         update(secrets)
-        .where(secrets.c.endpoint_id == endpoint_id, secrets.c.expires_at.is_(None))
-        .values(expires_at=later(overlap.total_seconds(), now))
+        .where(
+            secrets.c.endpoint_id == endpoint_id,
+            or_(secrets.c.expires_at.is_(None), secrets.c.expires_at > end),
+        )
+        .values(expires_at=end)
     )
     add_secret(connection, endpoint_id, secret, now)
     return True
@@ -266,6 +272,16 @@ def set_rate(connection: Connection, endpoint_id: str, next_at: datetime) -> Non
     connection.execute(
         update(endpoints).where(endpoints.c.id == endpoint_id).values(rate_next_at=next_at)
     )
+
+
+def without_profiles(connection: Connection, tenant_id: str) -> list[str]:
+    """Return the ids of a tenant's endpoints that go by the tenant's header profiles."""
+    found = connection.execute(
+        select(endpoints.c.id, endpoints.c.profiles).where(
+            endpoints.c.tenant_id == tenant_id, endpoints.c.deleted_at.is_(None)
+        )
+    )
+    return [row.id for row in found if not row.profiles]
 
 
 def counts(connection: Connection) -> dict[str, int]:

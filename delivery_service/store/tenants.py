@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
-from sender.tables import tenants
+from sender.tables import endpoints, tenants
+from sender.types import moment
 
 
 def settings_of(connection: Connection, tenant_ids: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -18,3 +21,60 @@ def settings_of(connection: Connection, tenant_ids: Collection[str]) -> dict[str
         )
     )
     return {row.id: row._asdict() for row in found}
+
+
+def ensure(
+    connection: Connection,
+    tenant_id: str,
+    values: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
+) -> bool:
+    """Insert a tenant unless there is one of that id; whether it was inserted."""
+    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert
+    row = {"created_at": moment(now), "updated_at": moment(now), **(values or {})}
+    inserted = connection.scalars(
+        insert(tenants).values(id=tenant_id, **row).on_conflict_do_nothing().returning(tenants.c.id)
+    ).all()
+    if inserted and values:
+        _reload_endpoints(connection, tenant_id)
+    return bool(inserted)
+
+
+def get(connection: Connection, tenant_id: str) -> dict[str, Any] | None:
+    """Return a tenant's row, or None."""
+    row = connection.execute(select(tenants).where(tenants.c.id == tenant_id)).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def page(connection: Connection, *, limit: int, after: str | None = None) -> list[dict[str, Any]]:
+    """Return up to ``limit`` tenants in the order of their ids, from after ``after`` on."""
+    query = select(tenants).order_by(tenants.c.id).limit(limit)
+    if after is not None:
+        query = query.where(tenants.c.id > after)
+    return [row._asdict() for row in connection.execute(query)]
+
+
+def change(
+    connection: Connection,
+    tenant_id: str,
+    values: Mapping[str, Any],
+    now: datetime | None = None,
+) -> bool:
+    """Change columns of a tenant; False when there is none of that id."""
+    changed = connection.execute(
+        update(tenants).where(tenants.c.id == tenant_id).values(updated_at=moment(now), **values)
+    )
+    if not changed.rowcount:
+        return False
+    _reload_endpoints(connection, tenant_id)
+    return True
+
+
+def _reload_endpoints(connection: Connection, tenant_id: str) -> None:
+    # Workers keep what they know of an endpoint until its version changes, and that includes the
+    # settings that it has from its tenant.
+    connection.execute(
+        update(endpoints)
+        .where(endpoints.c.tenant_id == tenant_id, endpoints.c.deleted_at.is_(None))
+        .values(version=endpoints.c.version + 1)
+    )

@@ -1,0 +1,93 @@
+"""The API as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from delivery_service.api import (
+    contract,
+    deliveries,
+    endpoints,
+    events,
+    health,
+    keys,
+    problems,
+    secrets,
+    tenants,
+)
+from delivery_service.api.boundary import Boundary
+from delivery_service.api.context import Context
+from delivery_service.clock import Clock
+from delivery_service.sealing import Sealer
+from delivery_service.settings import Settings
+from delivery_service.store.database import Database
+from wire.version import VERSION
+
+ENVELOPE_ALLOWANCE = 16 * 1024
+"""Bytes that a request may have beyond ``max_body_bytes``: tenant, type, key, and JSON around."""
+
+DESCRIPTION = """
+Sends webhooks: publish an event, and every endpoint that matches gets a signed request, retried
+on a fixed schedule until it is accepted.
+
+Lists are pages: give `next_cursor` as `cursor` for the next one. Times are RFC 3339 in UTC.
+Errors are RFC 9457 problem documents.
+"""
+
+
+def create_app(
+    *,
+    settings: Settings,
+    database: Database,
+    sealer: Sealer,
+    clock: Clock,
+    on_publish: Callable[[], None] | None = None,
+) -> FastAPI:
+    """Make the API. ``on_publish`` is called after each commit that made a delivery due.
+
+    The caller opens and closes the database.
+    """
+    app = FastAPI(
+        title="Surehook",
+        version=VERSION,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        separate_input_output_schemas=False,
+    )
+    app.state.surehook = Context(settings, database, sealer, clock, on_publish)
+    problems.install(app)
+    app.add_middleware(Boundary, max_body_bytes=settings.max_body_bytes + ENVELOPE_ALLOWANCE)
+    for module in (health, contract, tenants, endpoints, secrets, events, deliveries, keys):
+        app.include_router(module.routes)
+    _complete_openapi(app)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _complete_openapi(app: FastAPI) -> None:
+    """Add the problem document to the schemas, which no operation returns as a model."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
+            schemas = document["components"]["schemas"]
+            problem = problems.ProblemDocument.model_json_schema(
+                ref_template="#/components/schemas/{model}"
+            )
+            schemas.update(problem.pop("$defs"))
+            schemas["Problem"] = problem
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

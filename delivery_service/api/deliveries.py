@@ -1,0 +1,135 @@
+"""Operations on deliveries and their attempts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query
+from sqlalchemy import Connection
+
+from delivery_service.api.auth import Caller, Editor, Reader
+from delivery_service.api.context import Context, Here, Row
+from delivery_service.api.paging import last_id, page_of, read_cursor
+from delivery_service.api.problems import conflict, not_found, responses
+from delivery_service.api.routing import router
+from delivery_service.api.schemas.common import Page, PageParameters, path_id
+from delivery_service.api.schemas.deliveries import (
+    Attempt,
+    Delivery,
+    DeliveryFilter,
+    show_attempt,
+    show_delivery,
+)
+from delivery_service.store import attempts, deliveries, endpoints, workers
+from wire.ids import DELIVERY
+
+routes = router("deliveries")
+PATH = "/deliveries/{delivery_id}"
+DeliveryId = Annotated[str, path_id(DELIVERY, "delivery"), Path(examples=["dlv_01K"])]
+
+
+@routes.get("/deliveries", responses=responses(404))
+async def list_deliveries(
+    context: Here, caller: Reader, where: Annotated[DeliveryFilter, Query()]
+) -> Page[Delivery]:
+    """List deliveries, newest first."""
+    rows = await context.read(
+        deliveries.page,
+        limit=where.limit + 1,
+        before=read_cursor(where.cursor, last_id(DELIVERY)),
+        tenant_id=caller.restrict(where.tenant),
+        endpoint_id=where.endpoint,
+        event_id=where.event,
+        event_type=where.event_type,
+        status=where.status,
+        since=where.since,
+        until=where.until,
+    )
+    return page_of(rows, where.limit, show_delivery)
+
+
+@routes.get(PATH, responses=responses(404))
+async def read_delivery(context: Here, caller: Reader, delivery_id: DeliveryId) -> Delivery:
+    """Show a delivery."""
+    return show_delivery(await context.read(_fetch, caller, delivery_id))
+
+
+@routes.get(f"{PATH}/attempts", responses=responses(404))
+async def list_attempts(
+    context: Here,
+    caller: Reader,
+    delivery_id: DeliveryId,
+    where: Annotated[PageParameters, Query()],
+) -> Page[Attempt]:
+    """List the attempts of a delivery in order, late ones beside those of their number."""
+    after = read_cursor(where.cursor, attempts.check_position)
+
+    def load(connection: Connection) -> list[Row]:
+        _fetch(connection, caller, delivery_id)
+        return attempts.page(connection, delivery_id, limit=where.limit + 1, after=after)
+
+    return page_of(
+        await context.read(load),
+        where.limit,
+        lambda row: show_attempt(row, to_tenant=caller.is_tenant),
+        attempts.position,
+    )
+
+
+@routes.post(f"{PATH}/redeliver", status_code=202, responses=responses(404, 409))
+async def redeliver(context: Here, caller: Editor, delivery_id: DeliveryId) -> Delivery:
+    """Send a delivery again, with the same id and a fresh schedule.
+
+    From any state but in flight; one that waits for its next attempt is made due at once. Within
+    the replay window only, since receivers forget ids after it.
+    """
+    row = await context.write(_redeliver, context, caller, delivery_id)
+    context.poke()
+    return show_delivery(row)
+
+
+def _redeliver(connection: Connection, context: Context, caller: Caller, delivery_id: str) -> Row:
+    row = _fetch(connection, caller, delivery_id)
+    endpoint = endpoints.lock_health(connection, [row["endpoint_id"]]).get(row["endpoint_id"])
+    if endpoint is None or endpoints.get(connection, row["endpoint_id"]) is None:
+        raise conflict("endpoint-deleted", "The endpoint of this delivery was deleted.")
+    if endpoint["status"] != endpoints.ENABLED:
+        raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
+    if row["status"] == deliveries.PENDING:
+        if not deliveries.retry_now(connection, delivery_id, context.now):
+            raise conflict("in-flight", "This delivery is being sent just now.")
+    else:
+        _check_replay_window(connection, context, row)
+        if not deliveries.redeliver(connection, [delivery_id], context.now):
+            raise conflict("in-flight", "This delivery was taken up just now.")
+    return _fetch(connection, caller, delivery_id)
+
+
+def _check_replay_window(connection: Connection, context: Context, row: Row) -> None:
+    window = context.settings.replay_window
+    if workers.time(connection, context.now) - row["created_at"] > window:
+        raise conflict(
+            "replay-window-over",
+            f"This delivery is older than the setting replay_window ({window}); receivers may have"
+            " forgotten its id and would act twice.",
+        )
+
+
+@routes.post(f"{PATH}/cancel", responses=responses(404, 409))
+async def cancel_delivery(context: Here, caller: Editor, delivery_id: DeliveryId) -> Delivery:
+    """Cancel a pending delivery. No new attempt starts; one in flight is let finish."""
+
+    def cancel(connection: Connection) -> Row:
+        row = _fetch(connection, caller, delivery_id)
+        if not deliveries.cancel(connection, delivery_id, context.now):
+            raise conflict("not-pending", f"This delivery is {row['status']}, not pending.")
+        return _fetch(connection, caller, delivery_id)
+
+    return show_delivery(await context.write(cancel))
+
+
+def _fetch(connection: Connection, caller: Caller, delivery_id: str) -> Row:
+    row = deliveries.get(connection, delivery_id)
+    if row is None or not caller.sees(row["tenant_id"]):
+        raise not_found("delivery")
+    return row

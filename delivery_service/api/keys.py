@@ -1,0 +1,86 @@
+"""Operations on API keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query
+from sqlalchemy import Connection
+
+from delivery_service.api.auth import Admin
+from delivery_service.api.context import Here, Row
+from delivery_service.api.paging import last_id, page_of, read_cursor
+from delivery_service.api.problems import invalid, not_found, responses
+from delivery_service.api.routing import body_problems, router
+from delivery_service.api.schemas.common import Page, path_id
+from delivery_service.api.schemas.keys import (
+    ApiKey,
+    CreatedApiKey,
+    KeyFilter,
+    NewApiKey,
+    key_members,
+)
+from delivery_service.store import keys
+from wire.ids import API_KEY
+
+routes = router("keys")
+KeyId = Annotated[str, path_id(API_KEY, "key"), Path(examples=["key_01K"])]
+
+
+@routes.post("/keys", status_code=201, responses=body_problems())
+async def create_key(context: Here, _caller: Admin, body: NewApiKey) -> CreatedApiKey:
+    """Make an API key. It is shown this once: only its digest is kept."""
+
+    def create(connection: Connection) -> tuple[Row, str]:
+        new = keys.create(
+            connection,
+            name=body.name,
+            scope=body.scope,
+            tenant_id=body.tenant,
+            expires_at=body.expires_at,
+            now=context.now,
+        )
+        if keys.find(connection, new.key, context.now) is None:
+            raise invalid("#/expires_at", "is in the past")
+        return _fetch(connection, new.id), new.key
+
+    row, key = await context.write(create)
+    return CreatedApiKey(**key_members(row), key=key)
+
+
+@routes.get("/keys", responses=responses(403))
+async def list_keys(
+    context: Here, _caller: Admin, where: Annotated[KeyFilter, Query()]
+) -> Page[ApiKey]:
+    """List keys, newest first, also those no longer in force."""
+    rows = await context.read(
+        keys.page,
+        limit=where.limit + 1,
+        before=read_cursor(where.cursor, last_id(API_KEY)),
+        equal={"tenant_id": where.tenant, "scope": where.scope},
+    )
+    return page_of(rows, where.limit, lambda row: ApiKey(**key_members(row)))
+
+
+@routes.get("/keys/{key_id}", responses=responses(404))
+async def read_key(context: Here, _caller: Admin, key_id: KeyId) -> ApiKey:
+    """Show a key, but not the key itself."""
+    return ApiKey(**key_members(await context.read(_fetch, key_id)))
+
+
+@routes.delete("/keys/{key_id}", status_code=204, responses=responses(404))
+async def revoke_key(context: Here, _caller: Admin, key_id: KeyId) -> None:
+    """Revoke a key at once and for good. Its row stays, for the record."""
+
+    def revoke(connection: Connection) -> None:
+        _fetch(connection, key_id)
+        keys.revoke(connection, key_id, context.now)
+
+    await context.write(revoke)
+
+
+def _fetch(connection: Connection, key_id: str) -> Row:
+    row = keys.get(connection, key_id)
+    if row is None:
+        raise not_found("key")
+    return row

@@ -1,0 +1,100 @@
+"""Routes of the API: the key is checked before the body is read, and JSON is read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from delivery_service.api.auth import authenticate
+from delivery_service.api.problems import Problem, responses
+from wire.errors import EnvelopeError
+from wire.rawjson import parse_strictly, raw_members
+
+JSON = "application/json"
+
+
+class JsonRequest(Request):
+    """A request whose JSON is UTF-8 without lone surrogates, NaN or endless numbers."""
+
+    def parse(self, text: str) -> Any:
+        """Return the value of the body. Raises `wire.errors.EnvelopeError`."""
+        return parse_strictly(text)
+
+    async def json(self) -> Any:
+        """Return the body's value, or raise the problem 400."""
+        body = await self.body()
+        try:
+            return self.parse(body.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            detail = f"The body is not valid UTF-8 at byte {error.start}."
+        except EnvelopeError as error:
+            detail = f"The body is not acceptable: {str(error).partition(': ')[2]}."
+        raise Problem(400, "malformed", detail)
+
+
+class RawMembersRequest(JsonRequest):
+    """A request whose member ``data`` stays the text that it is (`wire.RawJson`)."""
+
+    def parse(self, text: str) -> Any:
+        """Return the body's members."""
+        if not text.lstrip(" \t\r\n").startswith("{"):
+            return parse_strictly(text)
+        members = raw_members(text)
+        return {
+            name: raw if name == "data" else parse_strictly(raw.content.decode())
+            for name, raw in members.items()
+        }
+
+
+class KeyedRoute(APIRoute):
+    """A route that needs an API key."""
+
+    request_class: type[JsonRequest] = JsonRequest
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap the handler that FastAPI makes."""
+        handle = super().get_route_handler()
+        request_class = self.request_class
+        takes_json = self.body_field is not None
+
+        async def handle_keyed(request: Request) -> Response:
+            await authenticate(request, request.app.state.surehook)
+            if takes_json:
+                _check_content_type(request)
+            return await handle(request_class(request.scope, request.receive))
+
+        return handle_keyed
+
+
+class RawMembersRoute(KeyedRoute):
+    """A route that needs an API key and takes ``data`` as it is."""
+
+    request_class = RawMembersRequest
+
+
+def _check_content_type(request: Request) -> None:
+    headers = request.headers
+    given = headers.get("content-type")
+    is_empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+    if given is None and is_empty:
+        return
+    if (given or "").partition(";")[0].strip().lower() != JSON:
+        raise Problem(415, "unsupported-media-type", f"The content type must be {JSON}.")
+
+
+def router(tag: str, route_class: type[KeyedRoute] = KeyedRoute) -> APIRouter:
+    """Return a router for the operations of one resource."""
+    return APIRouter(
+        prefix="/v1",
+        tags=[tag],
+        route_class=route_class,
+        responses=responses(401, 403, 422, 429, 500, 503),
+    )
+
+
+def body_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the documentation of problems of an operation that takes a body."""
+    return responses(400, 413, 415, *statuses)

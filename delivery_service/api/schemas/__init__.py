@@ -1,0 +1,1 @@
+"""What operations take and give, as pydantic models: one module per resource."""

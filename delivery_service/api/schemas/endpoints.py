@@ -1,0 +1,228 @@
+"""Endpoints and their secrets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from delivery_service.api.schemas.common import (
+    Given,
+    PageParameters,
+    Patterns,
+    ProfileNames,
+    Schedule,
+    Shown,
+    TenantId,
+    Text,
+    UtcMoment,
+    id_pattern,
+)
+from wire.ids import ENDPOINT
+
+MAX_OVERLAP = 30 * 86400
+"""Seconds that a rotated-out secret may sign on, at most."""
+
+Url = Annotated[
+    str,
+    Field(
+        max_length=2048,
+        description="Where to send: `https://…`, without user information and fragment.",
+        examples=["https://hooks.acme.example/webhooks"],
+    ),
+]
+Headers = Annotated[
+    dict[str, str],
+    Field(
+        max_length=20,
+        description="Headers to send with every attempt. Their values are encrypted and never"
+        " shown again.",
+        examples=[{"X-Gateway-Key": "s3cret"}],
+    ),
+]
+SecretKind = Literal["whsec", "whsk"]
+OwnSecret = Annotated[
+    str,
+    Field(
+        max_length=256,
+        description="A secret of your own: `whsec_` (24 to 64 bytes) or `whsk_` (Ed25519), in"
+        " padded standard base64. One is generated if it is left out.",
+        examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="],
+    ),
+]
+
+
+def _not_null(value: str | None) -> str:
+    if value is None:
+        raise ValueError("can't be null")
+    return value
+
+
+class EndpointSettings(Given):
+    """What can be set and changed of an endpoint; null resets to the tenant's or the platform's."""
+
+    description: Text | None = Field(None, examples=["Production"])
+    event_types: Patterns | None = None
+    schedule: Schedule | None = None
+    profiles: ProfileNames | None = None
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Total seconds of an attempt; at most the platform's `attempt_timeout`.",
+        examples=[10],
+    )
+    max_in_flight: int | None = Field(
+        None, ge=1, le=10_000, description="Most requests in flight at a time.", examples=[10]
+    )
+    rate_limit: float | None = Field(
+        None,
+        ge=0.001,
+        le=100_000,
+        allow_inf_nan=False,
+        description="Most requests a second.",
+        examples=[25],
+    )
+    headers: Headers | None = None
+
+
+class ChosenSecret(Given):
+    """A secret of the caller's own, or the kind of one to generate."""
+
+    secret: OwnSecret | None = None
+    secret_kind: SecretKind = Field(
+        default="whsec",
+        description="What to generate: `whsec` (HMAC-SHA256) or `whsk` (Ed25519).",
+        examples=["whsec"],
+    )
+
+
+class NewEndpoint(EndpointSettings, ChosenSecret):
+    """An endpoint to create."""
+
+    tenant: TenantId
+    url: Url
+
+
+class EndpointChange(EndpointSettings):
+    """Members to change; the others stay as they are."""
+
+    url: Annotated[Url | None, AfterValidator(_not_null)] = None
+
+    @model_validator(mode="after")
+    def _something(self) -> EndpointChange:
+        if not self.model_fields_set:
+            raise ValueError("name at least one member to change")
+        return self
+
+
+class Rotation(ChosenSecret):
+    """How to rotate the secret."""
+
+    overlap_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_OVERLAP,
+        description="How long older secrets sign on beside the new one; 0 ends them at once. Left"
+        " out: the platform's `secret_overlap`.",
+        examples=[86400],
+    )
+
+
+class Circuit(Shown):
+    """Whether deliveries flow, or wait until a probe succeeds."""
+
+    state: Literal["closed", "open"]
+    failures: int = Field(description="Endpoint-level failures in a row.")
+    failing_since: UtcMoment | None
+    paused_until: UtcMoment | None
+
+
+class Endpoint(Shown):
+    """A URL of a tenant, with its settings."""
+
+    id: str = Field(json_schema_extra=id_pattern(ENDPOINT))
+    tenant: str
+    url: str
+    description: str
+    event_types: list[str] = Field(description="Empty: all.")
+    status: Literal["enabled", "disabled"]
+    disabled_reason: str | None = Field(
+        description="`operator`, `tenant`, `gone` (it answered 410) or `failing`.",
+    )
+    disabled_at: UtcMoment | None
+    schedule: str | None = Field(description="Null: the tenant's or the platform's.")
+    profiles: list[str] | None = Field(description="Null: the tenant's or the platform's.")
+    timeout: float | None
+    max_in_flight: int | None
+    rate_limit: float | None
+    headers: dict[str, str] = Field(
+        description="Names of the custom headers; the values are hidden.",
+        examples=[{"X-Gateway-Key": "***"}],
+    )
+    circuit: Circuit
+    created_at: UtcMoment
+    updated_at: UtcMoment
+
+
+class CreatedEndpoint(Endpoint):
+    """An endpoint with its secret, which is shown this once."""
+
+    secret: str = Field(description="Keep it: it is not shown again.")
+    public_key: str | None = Field(description="`whpk_…` for receivers, of a `whsk_` secret.")
+
+
+class RotatedSecret(Shown):
+    """The new secret, which is shown this once."""
+
+    secret: str = Field(description="Keep it: it is not shown again.")
+    public_key: str | None = Field(description="`whpk_…` for receivers, of a `whsk_` secret.")
+    overlap_seconds: int
+
+
+class SecretInfo(Shown):
+    """A secret that signs now, without the secret itself."""
+
+    id: str
+    kind: SecretKind
+    public_key: str | None = Field(description="`whpk_…` for receivers, of a `whsk_` secret.")
+    created_at: UtcMoment
+    expires_at: UtcMoment | None = Field(description="Set when a newer secret replaced it.")
+
+
+class SecretList(Shown):
+    """The secrets that sign now, newest first."""
+
+    items: list[SecretInfo]
+
+
+class EndpointFilter(PageParameters):
+    """Which endpoints to list."""
+
+    tenant: TenantId | None = None
+    status: Literal["enabled", "disabled"] | None = None
+
+
+def show_endpoint(row: dict[str, Any], header_names: list[str]) -> Endpoint:
+    """Return a row as it is shown."""
+    return Endpoint(**endpoint_members(row, header_names))
+
+
+def endpoint_members(row: dict[str, Any], header_names: list[str]) -> dict[str, Any]:
+    """Return the members of an endpoint."""
+    same = (
+        "id", "url", "description", "status", "disabled_reason", "disabled_at", "schedule",
+        "profiles", "timeout", "max_in_flight", "rate_limit", "created_at", "updated_at",
+    )  # fmt: skip
+    return {
+        **{name: row[name] for name in same},
+        "tenant": row["tenant_id"],
+        "event_types": row["event_types"] or [],
+        "headers": dict.fromkeys(header_names, "***"),
+        "circuit": {
+            "state": row["circuit"],
+            "failures": row["failures"],
+            "failing_since": row["failing_since"],
+            "paused_until": row["paused_until"],
+        },
+    }

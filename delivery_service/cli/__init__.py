@@ -1,0 +1,54 @@
+"""The command line: `surehook --help` lists the commands. One module for each group of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from delivery_service.cli import (
+    deliveries,
+    endpoints,
+    events,
+    keys,
+    migrating,
+    serving,
+)
+from delivery_service.cli.failing import Commands
+from wire.version import VERSION
+
+app = typer.Typer(
+    cls=Commands,
+    name="surehook",
+    help="Send webhooks that arrive: signed, retried on a schedule, inspectable.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"surehook {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Settings come from SUREHOOK_… variables and from surehook.toml."""
+
+
+for command in (serving.up, serving.api, serving.worker, migrating.migrate, events.publish):
+    app.command()(command)
+app.add_typer(deliveries.app, name="deliveries")
+app.add_typer(endpoints.app, name="endpoint")
+app.add_typer(keys.app, name="keys")
+
+
+def main() -> None:
+    """Run the command that the process was started with, and exit."""
+    app(prog_name="surehook")

@@ -1,0 +1,137 @@
+"""`surehook deliveries`: what became of deliveries, and sending them again."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Connection
+
+from delivery_service.cli.failing import CommandError
+from delivery_service.cli.opening import in_database
+from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
+from delivery_service.settings import Settings
+from delivery_service.store import attempts, deliveries
+from delivery_service.store.database import Database
+from wire.ids import id_time
+from wire.schedule import RetrySchedule
+
+app = typer.Typer(help="Deliveries: one event to one endpoint.", no_args_is_help=True)
+
+LISTED = (
+    "id", "tenant_id", "event_type", "endpoint_id", "status", "attempts", "due_at", "reason",
+)  # fmt: skip
+ATTEMPT = ("number", "started_at", "duration", "kind", "status_code", "error")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="dlv_…")]
+
+
+class Status(StrEnum):
+    """The states of a delivery."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+@app.command("list")
+def list_(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Only to this endpoint (ep_…).")] = None,
+    event: Annotated[str | None, typer.Option(help="Only of this event (evt_…).")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="Only this event type.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only those in this state.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only those created within this time, such as `2h`.")
+    ] = None,
+    limit: Limit = 50,
+    before: Before = None,
+    as_json: AsJson = False,
+) -> None:
+    """List deliveries, newest first."""
+    rows = in_database(
+        lambda database, _: database.read(
+            deliveries.page,
+            limit=limit,
+            before=before,
+            tenant_id=tenant,
+            endpoint_id=endpoint,
+            event_id=event,
+            event_type=type_,
+            status=status,
+            since=None if since is None else datetime.now(UTC) - _ago(since),
+        )
+    )
+    shown = [_shown(row) for row in rows]
+    if as_json:
+        print_json(shown)
+    else:
+        print_rows(shown, LISTED, none="There are no such deliveries.")
+
+
+@app.command()
+def show(delivery_id: Id, as_json: AsJson = False) -> None:
+    """Show a delivery and its attempts."""
+
+    def work(connection: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        return _get(connection, delivery_id), attempts.of_delivery(connection, delivery_id)
+
+    delivery, made = in_database(lambda database, _: database.read(work))
+    for attempt in made:
+        for name in ("request_headers", "response_headers"):
+            attempt[name] = json.loads(attempt[name] or "null")
+    shown = _shown(delivery)
+    if as_json:
+        print_json({**shown, "log": made})
+        return
+    print_fields((name, value) for name, value in shown.items() if value is not None)
+    print_rows(made, ATTEMPT, none="No attempt has been recorded yet.")
+
+
+@app.command()
+def redeliver(delivery_ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
+    """Send deliveries again: same id, fresh schedule. A pending one is made due at once."""
+
+    async def work(database: Database, settings: Settings) -> None:
+        await database.write(_redeliver, delivery_ids, settings.replay_window)
+
+    in_database(work)
+    for delivery_id in delivery_ids:
+        typer.echo(f"{delivery_id} is due now.")
+
+
+def _redeliver(connection: Connection, delivery_ids: list[str], window: timedelta) -> None:
+    for delivery_id in delivery_ids:
+        delivery = _get(connection, delivery_id)
+        if datetime.now(UTC) - id_time(delivery["event_id"]) > window:
+            raise CommandError(
+                f"{delivery_id}: its event is older than replay_window ({window}), so receivers"
+                " may have forgotten its id and take a repeat for something new"
+            )
+        if delivery["status"] == Status.PENDING:
+            if not deliveries.retry_now(connection, delivery_id):
+                raise CommandError(f"{delivery_id} is being sent at this moment")
+        elif not deliveries.redeliver(connection, [delivery_id]):
+            raise CommandError(f"{delivery_id}: its endpoint is disabled or deleted")
+
+
+def _get(connection: Connection, delivery_id: str) -> dict[str, Any]:
+    found = deliveries.get(connection, delivery_id)
+    if found is None:
+        raise CommandError(f"there is no delivery {delivery_id}")
+    return found
+
+
+def _shown(delivery: dict[str, Any]) -> dict[str, Any]:
+    hidden = {"undelivered", "attempts_before", "lease_token"}
+    shown = {name: value for name, value in delivery.items() if name not in hidden}
+    return {**shown, "in_flight": delivery["lease_token"] is not None}
+
+
+def _ago(text: str) -> timedelta:
+    return RetrySchedule.parse(text).horizon

@@ -1,0 +1,120 @@
+"""`surehook endpoint`: register endpoints and look at them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from delivery_service.bootstrap import guard_policy
+from delivery_service.cli.opening import in_database
+from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
+from delivery_service.net.guard import check_url
+from delivery_service.sealing import sealer_for
+from delivery_service.settings import Settings
+from delivery_service.store import endpoints
+from delivery_service.store.database import Database
+from sender.matching import check_patterns
+from sender.publish import check_tenant
+from wire.errors import ProfileError, SecretError
+from wire.profiles import PROFILES, check_profiles
+from wire.schedule import RetrySchedule
+from wire.secrets import generate_secret, parse_secret
+
+app = typer.Typer(help="Endpoints: where events are sent.", no_args_is_help=True)
+
+SHOWN = ("id", "tenant_id", "url", "event_types", "status", "circuit", "failures", "created_at")
+KEPT_BACK = ("headers", "tls", "version")
+
+
+class Status(StrEnum):
+    """Whether an endpoint is sent to."""
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+
+
+@app.command()
+def add(
+    tenant: Annotated[str, typer.Option(help="The tenant whose endpoint it is.")],
+    url: Annotated[str, typer.Option(help="Where its events are sent.")],
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", help="Event type to send, `*` or a prefix such as `invoice.*`; repeatable."
+        ),
+    ] = None,
+    description: Annotated[str, typer.Option(help="For people.")] = "",
+    secret: Annotated[
+        str | None,
+        typer.Option(envvar="SUREHOOK_ENDPOINT_SECRET", help="Its secret. Default: a new one."),
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Its own retry schedule, such as `fast` or `1m,5m,30m`.")
+    ] = None,
+    profiles: Annotated[
+        list[str] | None, typer.Option("--profile", help="Its own header profile; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register an endpoint, and show its secret, once."""
+    text = _secret(secret)
+    values: dict[str, Any] = {
+        "tenant_id": check_tenant(tenant),
+        "description": description,
+        "event_types": check_patterns(types or []) or None,
+        "schedule": schedule and str(RetrySchedule.parse(schedule)),
+        "profiles": _profiles(profiles),
+    }
+
+    async def work(database: Database, settings: Settings) -> str:
+        values["url"] = check_url(url, guard_policy(settings)).url
+        sealed = sealer_for(settings).seal(text)
+        return await database.write(endpoints.create, values, sealed)
+
+    shown = {"id": in_database(work), **values, "secret": text}
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields((name, value) for name, value in shown.items() if value not in (None, ""))
+        typer.echo("Keep the secret for the receiver: it is not shown again.", err=True)
+
+
+def _secret(given: str | None) -> str:
+    if given is None:
+        return generate_secret()
+    try:
+        return parse_secret(given).reveal()
+    except SecretError as error:
+        raise SecretError(f"secret: {error}") from None
+
+
+def _profiles(names: list[str] | None) -> list[str] | None:
+    if not names:
+        return None
+    unknown = [name for name in names if name not in PROFILES]
+    if unknown:
+        raise ProfileError(f"profile: {unknown[0]!r} is none of {', '.join(PROFILES)}")
+    check_profiles([PROFILES[name] for name in names])
+    return names
+
+
+@app.command("list")
+def list_(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
+    limit: Limit = 50,
+    before: Before = None,
+    as_json: AsJson = False,
+) -> None:
+    """List endpoints, newest first."""
+    rows = in_database(
+        lambda database, _: database.read(
+            endpoints.page, limit=limit, before=before, tenant_id=tenant, status=status
+        )
+    )
+    if as_json:
+        print_json([{name: row[name] for name in row if name not in KEPT_BACK} for row in rows])
+    else:
+        print_rows(rows, SHOWN, none="There are no endpoints; `surehook endpoint add` makes one.")

@@ -1,0 +1,72 @@
+"""`surehook publish`: publish one event."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from delivery_service.cli.failing import CommandError
+from delivery_service.cli.opening import in_database
+from delivery_service.cli.output import AsJson, print_fields, print_json
+from delivery_service.settings import Settings
+from delivery_service.store.database import Database
+from sender.publish import Published
+from sender.publish import publish as publish_event
+from wire.rawjson import RawJson
+
+
+def publish(
+    tenant: Annotated[str, typer.Option(help="The tenant that it concerns.")],
+    type_: Annotated[str, typer.Option("--type", help="Its type, such as `invoice.paid`.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="JSON, sent exactly as given. `@file` reads a file, `-` standard input."),
+    ] = None,
+    body: Annotated[
+        Path | None,
+        typer.Option(help="File that is sent as it is, without an envelope, instead of --data."),
+    ] = None,
+    content_type: Annotated[str, typer.Option(help="Content type of --body.")] = "application/json",
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="A repeat with the same key and content changes nothing.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish an event to every endpoint of the tenant that it matches."""
+    if (data is None) == (body is None):
+        raise CommandError("give either --data or --body")
+    given: dict[str, Any] = {"tenant": tenant, "type": type_, "idempotency_key": idempotency_key}
+    if body is not None:
+        given |= {"body": _read(body), "content_type": content_type}
+    else:
+        given["data"] = RawJson(_data(data or ""))
+
+    async def work(database: Database, settings: Settings) -> Published:
+        return await database.write(publish_event, **given, max_body_bytes=settings.max_body_bytes)
+
+    published = in_database(work)
+    shown = {
+        "id": published.event_id,
+        "deliveries": list(published.delivery_ids),
+        "duplicate": published.duplicate,
+    }
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields(shown.items())
+
+
+def _data(text: str) -> str | bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    return _read(Path(text[1:])) if text.startswith("@") else text
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}") from None

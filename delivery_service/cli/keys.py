@@ -1,0 +1,70 @@
+"""`surehook keys`: API keys, and the key that encrypts secrets at rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from delivery_service.cli.failing import CommandError
+from delivery_service.cli.opening import in_database
+from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
+from delivery_service.sealing import generate_encryption_key
+from delivery_service.store import keys
+
+app = typer.Typer(help="API keys, and the key that encrypts secrets.", no_args_is_help=True)
+
+SHOWN = ("id", "name", "scope", "tenant_id", "hint", "created_at", "expires_at", "revoked_at")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "cli",
+    scope: Annotated[keys.Scope, typer.Option(help="What it may do.")] = keys.Scope.ADMIN,
+    tenant: Annotated[
+        str | None, typer.Option(help="The tenant of a key with scope `tenant`.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=36500, help="Days until it expires. Default: never.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an API key. It is shown once, and only its digest is stored."""
+    expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    new = in_database(
+        lambda database, _: database.write(
+            keys.create, name=name, scope=scope, tenant_id=tenant, expires_at=expires_at
+        )
+    )
+    shown = {"id": new.id, "key": new.key, "scope": scope.value, "expires_at": expires_at}
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields(shown.items())
+        typer.echo("Keep the key: it can't be shown again.", err=True)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> None:
+    """List API keys, newest first, revoked ones too."""
+    rows = in_database(lambda database, _: database.read(keys.page, limit=limit, before=before))
+    shown = [{name: row[name] for name in (*SHOWN, "last_used_at")} for row in rows]
+    if as_json:
+        print_json(shown)
+    else:
+        print_rows(shown, SHOWN, none="There are no API keys; `surehook keys create` makes one.")
+
+
+@app.command()
+def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")]) -> None:
+    """Revoke an API key for good."""
+    if not in_database(lambda database, _: database.write(keys.revoke, key_id)):
+        raise CommandError(f"there is no API key {key_id} in force")
+    typer.echo(f"{key_id} is revoked.")
+
+
+@app.command()
+def encryption() -> None:
+    """Print a new key for SUREHOOK_ENCRYPTION_KEYS. Nothing is stored."""
+    typer.echo(generate_encryption_key())

@@ -1,0 +1,64 @@
+"""Settings and database of a command."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from delivery_service.cli.failing import CommandError
+from delivery_service.migrations import check_head
+from delivery_service.settings import Settings, SettingsError, config_file
+from delivery_service.store.database import Database, open_database
+
+T = TypeVar("T")
+
+
+def load_settings(**given: Any) -> Settings:
+    """Read the settings; ``given`` ones that are not None come before all others.
+
+    Raises `SettingsError`, which names every setting that is wrong, but not its value: that may
+    be a secret.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise SettingsError("; ".join(_fault(fault) for fault in error.errors())) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{config_file()}: {error}") from None
+
+
+def _fault(fault: Any) -> str:
+    name = ".".join(str(part) for part in fault["loc"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
+
+
+def in_database(work: Callable[[Database, Settings], Awaitable[T]]) -> T:
+    """Run ``work(database, settings)`` on a database that is at head, and return its result."""
+    settings = load_settings()
+    _check_sqlite_file(settings)
+
+    async def run() -> T:
+        database = open_database(settings)
+        try:
+            await check_head(database)
+            return await work(database, settings)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+def _check_sqlite_file(settings: Settings) -> None:
+    # Connecting would create it, wherever the command happens to be run.
+    name = settings.async_database_url.database
+    if settings.is_sqlite and name and not name.startswith("file:") and not Path(name).exists():
+        raise CommandError(
+            f"database_url: there is no file {name}; run `surehook up` or `surehook migrate` there,"
+            " or set SUREHOOK_DATABASE_URL"
+        )

@@ -1,0 +1,14 @@
+"""The guard's rules, as the settings ask for them: the same at registration and at each attempt."""
+
+from __future__ import annotations
+
+from delivery_service.net.guard import GuardPolicy
+from delivery_service.settings import Settings
+
+
+def guard_policy(settings: Settings) -> GuardPolicy:
+    """Return the rules for URLs and addresses."""
+    return GuardPolicy(
+        allow_http=settings.allow_http,
+        allow_private_networks=settings.allow_private_networks,
+    )
