@@ -291,10 +291,9 @@ class World:
             if row["lease_token"] is None and delivery.lease is not None:
                 assert delivery.lease.end <= self.now, "a live lease was given back"
                 delivery.lease, delivery.due = None, None
-            elif row["lease_token"] is None and delivery.due is not None:
-                if abs(row["due_at"] - delivery.due) > ROUNDING:
-                    assert row["due_at"] >= self.now - ROUNDING
-                    delivery.due = None
+            elif delivery.lease is None and abs(row["due_at"] - (delivery.due or START)) > ROUNDING:
+                assert row["due_at"] >= self.now - ROUNDING or delivery.due is None
+                delivery.due = None
 
     def start(self, worker: Worker, held: Held) -> None:
         """Start to send. The request shows by what settings it was made."""
@@ -302,14 +301,16 @@ class World:
         transport = worker.sending.transport
         assert isinstance(transport, ScriptedTransport)
         transport.last = None
+        transport.sent.clear()
         attempt = make_attempt(
             worker.sending, claimed, held.time, probe=held.probe, was_pristine=held.was_pristine
         )
 
         async def begin() -> asyncio.Task[Result]:
             task = asyncio.get_running_loop().create_task(attempt)
-            while not task.done() and transport.last is None:
-                await asyncio.sleep(0)
+            sent = asyncio.get_running_loop().create_task(transport.sent.wait())
+            await asyncio.wait([task, sent], return_when=asyncio.FIRST_COMPLETED)
+            sent.cancel()
             return task
 
         held.task = self.run(begin())
