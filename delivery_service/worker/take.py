@@ -80,6 +80,11 @@ def take(
     return Taken(kept, used, counted.probes(), stopped_at or found.cursor, found=True)
 
 
+def put_back(connection: Connection, work: Sequence[Claimed], now: datetime | None) -> None:
+    """Return claims that nothing was done with, as if never made."""
+    settle.give_back(connection, [_returned(row, timedelta()) for row in work], now)
+
+
 def _cap(state: EndpointState | None, default: int) -> int:
     return (state and state["max_in_flight"]) or default
 
