@@ -47,7 +47,7 @@ def migrate(
 
 
 async def _migrate(settings: Settings, revision: str, downgrade: str | None, check: bool) -> None:
-    database = open_database(settings, command_timeout=None)
+    database = open_database(settings, time_limit=False)
     try:
         if check:
             await migrations.check_head(database)
