@@ -25,11 +25,10 @@ def test_endpoint_that_succeeds_after_a_failure_of_the_same_group_stays_enabled(
 ) -> None:
     world.add_endpoint("acme")
     (worker, *_) = world.workers
-    world.publish("acme")
     for outcomes in (["500"], ["500", "200"]):
         world.publish("acme")
         world.claim(worker, "ok")
-        for held, outcome in zip(worker.unsent, outcomes, strict=False):
+        for held, outcome in zip(worker.unsent, outcomes, strict=True):
             world.start(worker, held)
             world.finish(worker, held, outcome)
         world.record(worker, 100, "ok")
