@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, make_url, select
@@ -21,6 +22,7 @@ from delivery_service.settings import Settings
 from delivery_service.store import endpoints
 from delivery_service.store.database import open_database
 from sender import publish, tables
+from tests.faults.forked import ForkedWorker
 from tests.support.processes import Process, Processes
 from tests.support.receiver import Receiver
 from tests.support.stored import ENCRYPTION_KEY
@@ -48,12 +50,13 @@ SETTINGS: dict[str, Any] = {
 class Field:
     """Everything of one test. ``url`` is the database's, as the tests reach it."""
 
-    def __init__(self, url: str, processes: Processes, receiver: Receiver) -> None:
+    def __init__(self, url: str, processes: Processes, receiver: Receiver, folder: Path) -> None:
         self.url = url
+        self.log = folder / "workers.log"
         self.receiver = receiver
         self.secret = generate_secret()
         self.published: set[str] = set()
-        self.workers: list[Process] = []
+        self._forked: list[ForkedWorker] = []
         self._processes = processes
         self._engine = sync_engine(url, poolclass=None)
         asyncio.run(self._migrate())
@@ -73,6 +76,8 @@ class Field:
         )
 
     def close(self) -> None:
+        for forked in self._forked:
+            forked.kill()
         self._engine.dispose()
 
     # --- what happens ---
@@ -99,19 +104,26 @@ class Field:
         """Publish in the background, an event every ``pause`` seconds, until left."""
         return Publishing(self, pause)
 
-    def worker(self, *wrapper: str, url: str | None = None, **settings: Any) -> Process:
-        """Start a worker process: ``surehook worker``, or what ``wrapper`` makes of it."""
+    def worker(self, *faults: str, url: str | None = None, **settings: Any) -> ForkedWorker:
+        """Start `surehook worker`, with the faults that `worker_program` knows."""
+        forked = ForkedWorker([*faults, "worker"], self._environment(url, settings), self.log)
+        self._forked.append(forked)
+        return forked
+
+    def fresh_worker(self, *faults: str, **settings: Any) -> Process:
+        """The same as a program of its own: for faults that must be there before all imports."""
+        module = "tests.faults.worker_program"
+        environment = self._environment(None, settings)
+        return self._processes.python(module, *faults, "worker", env=environment)
+
+    def _environment(self, url: str | None, settings: dict[str, Any]) -> dict[str, str]:
         options = {
             **SETTINGS,
             "database_url": _plain(url or self.url),
             "encryption_keys": ENCRYPTION_KEY,
             **settings,
         }
-        environment = {f"SUREHOOK_{name.upper()}": str(value) for name, value in options.items()}
-        module = "tests.faults.worker_program" if wrapper else "delivery_service.cli"
-        process = self._processes.python(module, *wrapper, "worker", env=environment)
-        self.workers.append(process)
-        return process
+        return {f"SUREHOOK_{name.upper()}": str(value) for name, value in options.items()}
 
     # --- what became of it ---
 

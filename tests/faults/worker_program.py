@@ -6,7 +6,7 @@ process when a body with the marker is to be sent.
 
 from __future__ import annotations
 
-import datetime as datetime_module
+import datetime as dt
 import os
 import sys
 import time
@@ -16,8 +16,8 @@ from typing import Any
 def shift_clock(seconds: float) -> None:
     """Have every way to ask for the wall clock answer wrongly. Call it before other imports."""
     real_time, real_time_ns = time.time, time.time_ns
-    real_datetime = datetime_module.datetime
-    by = datetime_module.timedelta(seconds=seconds)
+    real_datetime = dt.datetime
+    by = dt.timedelta(seconds=seconds)
 
     class Meta(type(real_datetime)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -30,11 +30,11 @@ def shift_clock(seconds: float) -> None:
 
         @classmethod
         def utcnow(cls) -> Any:
-            return real_datetime.now(datetime_module.UTC).replace(tzinfo=None) + by
+            return real_datetime.now(dt.UTC).replace(tzinfo=None) + by
 
     time.time = lambda: real_time() + seconds
     time.time_ns = lambda: real_time_ns() + int(seconds * 1_000_000_000)
-    datetime_module.datetime = Shifted  # type: ignore[misc]
+    dt.datetime = Shifted  # type: ignore[misc]
 
 
 def poison(marker: str) -> None:

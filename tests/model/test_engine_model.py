@@ -72,7 +72,8 @@ class Engine(RuleBasedStateMachine):
         self.world.add_endpoint("acme")
         self.world.add_endpoint(OPERATOR)
         for tenant in TENANTS:
-            self.world.publish(tenant)
+            for _ in range(3):
+                self.world.publish(tenant)
             self.world.publish(tenant, commit=False)
 
     # --- picking ---
