@@ -182,6 +182,7 @@ def test_endpoint_add_with_a_given_secret(migrated: Run) -> None:
         ("--url", "http://169.254.169.254/", "169.254.169.254"),
         ("--type", "in voice", "event_types"),
         ("--secret", "whsec_short", "secret"),
+        ("--secret", "whpk_1ZCSlpEH/DrXmZpcdYcU+x8f0ab1vmVg6JQNDdG1MXo=", "secret"),
         ("--schedule", "soon", "soon"),
         ("--profile", "mine", "profile"),
         ("--tenant", "", "tenant"),
@@ -194,6 +195,12 @@ def test_endpoint_add_names_what_is_wrong(
     arguments = [part for pair in given.items() for part in pair]
     assert named in error_line(migrated("endpoint", "add", *arguments, status=2))
     assert json.loads(migrated("endpoint", "list", "--json").stdout) == []
+
+
+def test_endpoint_add_refuses_what_no_attempt_could_sign(migrated: Run) -> None:
+    command = ("endpoint", "add", "--tenant", "acme", "--url", "http://127.0.0.1:9000/")
+    options = ("--profile", "idempotency-key", "--secret", generate_secret("whsk"))
+    assert "whsec_" in error_line(migrated(*command, *options, status=2))
 
 
 def test_publish_keeps_the_json_as_given(migrated: Run, settings: Settings, tmp_path: Path) -> None:
