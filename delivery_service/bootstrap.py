@@ -3,14 +3,20 @@ driver or a transport."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from delivery_service.clock import Clock, DatabaseClock
+from delivery_service.jobs.housekeeping import Housekeeping
+from delivery_service.listener import listening
+from delivery_service.metrics import Metrics
 from delivery_service.net.rules import guard_policy
 from delivery_service.net.transport import AiohttpTransport, Transport
 from delivery_service.policy.health import HealthRules
@@ -21,6 +27,7 @@ from delivery_service.store.database import Database, open_database
 from delivery_service.worker.attempt import Sending
 from delivery_service.worker.loop import Worker
 from delivery_service.worker.targets import Targets
+from delivery_service.worker.tracing import AttemptTracer
 from wire.schedule import RetrySchedule
 from wire.version import VERSION
 
@@ -40,6 +47,7 @@ class Service:
     database: Database
     sealer: Sealer
     clock: Clock
+    metrics: Metrics = field(default_factory=Metrics)
 
     def worker(self, transport: Transport | None = None) -> Worker:
         """Make a worker, on aiohttp unless ``transport`` is given."""
@@ -58,7 +66,27 @@ class Service:
             longest_pause=settings.circuit_longest_pause,
             disable_after=settings.disable_after or None,
         )
-        return Worker(settings, self.database, self.clock, sending, health_rules)
+        tracer = AttemptTracer() if settings.tracing else None
+        return Worker(
+            settings, self.database, self.clock, sending, health_rules, self.metrics, tracer
+        )
+
+    def housekeeping(self) -> Housekeeping:
+        """Make the housekeeping of this process; it runs within ``async with``. For every process
+        that has a worker or an API: any number may do it at once."""
+        return Housekeeping(self.settings, self.database, self.clock, self.metrics)
+
+    @asynccontextmanager
+    async def metrics_listener(self, index: int = 0) -> AsyncIterator[int | None]:
+        """Serve the metrics of this process, the one of number ``index``, if the settings say so;
+        gives the port."""
+        settings = self.settings
+        if settings.metrics_port is None:
+            yield None
+            return
+        port = settings.metrics_port and settings.metrics_port + index
+        async with listening(settings.metrics_host, port, self.metrics.render) as port:
+            yield port
 
     def api(self, on_publish: Callable[[], None] | None = None) -> FastAPI:
         """Make the API. ``on_publish`` is called after each publish has been committed."""
@@ -102,7 +130,7 @@ def make_transport(settings: Settings) -> Transport:
 def configure_logging(settings: Settings) -> None:
     """Log structured lines to standard error."""
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+        structlog.processors.JSONRenderer(serializer=_json)
         if settings.log_format == "json"
         else structlog.dev.ConsoleRenderer()
     )
@@ -117,6 +145,28 @@ def configure_logging(settings: Settings) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             getattr(logging, settings.log_level.upper())
         ),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _StandardError(),
         cache_logger_on_first_use=True,
     )
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), default=repr)
+
+
+def _json(event: Any, **_options: Any) -> str:
+    # `json.dumps` would make an encoder for each line, a third of what a line costs.
+    return _encoder.encode(event)
+
+
+class _StandardError:
+    """Writes lines to standard error. When nobody reads it any more, lines are lost, not work."""
+
+    def msg(self, line: str) -> None:
+        try:
+            # One write for the whole line: lines of several processes don't mix.
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            pass
+
+    debug = info = warning = error = critical = exception = msg

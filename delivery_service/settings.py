@@ -181,6 +181,42 @@ class Settings(BaseSettings):
         " only: it lets every tenant reach the platform's network.",
     )
 
+    retention: timedelta = Field(
+        timedelta(days=90),
+        ge=timedelta(),
+        description="How long an event is kept with its deliveries and attempts, counted from"
+        " the end of the last of its deliveries; 0 keeps everything. Pending ones are never"
+        " removed.",
+    )
+    attempt_retention: timedelta = Field(
+        timedelta(days=30),
+        ge=timedelta(),
+        description="How long the attempts of ended deliveries are kept, the bulk of what is"
+        " stored; 0 keeps them as long as their event.",
+    )
+    idempotency_key_ttl: timedelta = Field(
+        timedelta(days=7),
+        ge=timedelta(hours=1),
+        description="How long an idempotency key is remembered; used again later, it publishes a"
+        " new event. Must exceed the time in which publishers repeat a call.",
+    )
+
+    metrics_host: str = Field(
+        "127.0.0.1", description="Address of the worker's `/metrics` and `/healthz`."
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the worker's `/metrics` and `/healthz`; unset, there are none. Of"
+        " several processes each has its own: this port, the next, and so on.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Whether workers make an OpenTelemetry span of each attempt, linked to the"
+        " trace that published the event. Needs the extra `opentelemetry`.",
+    )
+
     log_format: Literal["json", "console"] = Field(
         "json", description="`json` writes one object a line, `console` is for reading."
     )

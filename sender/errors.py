@@ -29,3 +29,7 @@ class IdempotencyConflict(PublishError):
         )
         self.key = key
         self.event_id = event_id
+
+    def __reduce__(self) -> tuple[type[IdempotencyConflict], tuple[str, str]]:
+        # An exception is pickled with its args, which here are not the constructor's.
+        return type(self), (self.key, self.event_id)

@@ -11,9 +11,10 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, select, tuple_
+from sqlalchemy import Connection, Insert, bindparam, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
@@ -21,7 +22,8 @@ from sqlalchemy.orm import Session
 from sender import tables
 from sender.errors import IdempotencyConflict, PublishError
 from sender.matching import matches
-from sender.types import moment
+from sender.rows import columns_of, insert_from, insert_rows, parameters
+from sender.types import UtcDateTime, moment
 from wire.envelope import DEFAULT_SIZE_LIMIT, check_event_type, check_size, encode_event
 from wire.errors import SurehookError
 from wire.headers import check_content_type
@@ -29,6 +31,7 @@ from wire.ids import DELIVERY, EVENT, id_time, new_id
 
 MAX_TENANT_LENGTH = 256
 MAX_KEY_LENGTH = 256
+MAX_TRACE_LENGTH = 512
 
 _MISSING: Any = object()
 
@@ -144,9 +147,12 @@ def _event_rows(
 
 
 def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> dict[str, Any]:
+    if not isinstance(event, NewEvent):
+        raise PublishError(f"events must be NewEvent, not {type(event).__name__}")
     check_tenant(event.tenant)
     check_event_type(event.type)
     _check_text("idempotency_key", event.idempotency_key, MAX_KEY_LENGTH)
+    _check_text("trace_context", event.trace_context, MAX_TRACE_LENGTH)
     event_id = new_id(EVENT, now=now)
     created_at = id_time(event_id)
     if event.body is None:
@@ -218,7 +224,7 @@ def _insert_events(connection: Connection, rows: Sequence[dict[str, Any]]) -> di
     if not to_insert:
         return first_ids
     if not keyed:
-        connection.execute(tables.events.insert(), to_insert)
+        insert_rows(connection, tables.events, to_insert)
         return first_ids
     insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert
     inserted = set(
@@ -297,11 +303,7 @@ def _fan_out(
         ]
         deliveries += rows
         delivery_ids[event["id"]] = [row["id"] for row in rows]
-    if deliveries:
-        connection.execute(tables.deliveries.insert(), deliveries)
-    pending = [row for row in deliveries if row["status"] == "pending"]
-    if pending:
-        enqueue(connection, pending, now)
+    insert_deliveries(connection, deliveries, now)
     return delivery_ids
 
 
@@ -323,13 +325,38 @@ def _delivery_row(event: dict[str, Any], endpoint: Any, now: datetime | None) ->
     }
 
 
-def enqueue(
-    connection: Connection, deliveries: Sequence[dict[str, Any]], now: datetime | None
+def insert_deliveries(
+    connection: Connection, rows: Sequence[dict[str, Any]], now: datetime | None
 ) -> None:
-    """Insert the queue rows of new deliveries, due at once by the database's clock."""
-    connection.execute(
-        tables.queue.insert().values(due_at=moment(now)),
-        [{"delivery_id": d["id"], "endpoint_id": d["endpoint_id"]} for d in deliveries],
+    """Insert deliveries, and a queue row, due at once, for each that is pending."""
+    if not rows:
+        return
+    if connection.dialect.name == "postgresql":
+        names = tuple(rows[0])
+        values = parameters(connection, columns_of(tables.deliveries, names), rows)
+        connection.execute(_insert_and_enqueue(names, now is not None), {"now": now, **values})
+        return
+    connection.execute(tables.deliveries.insert(), rows)
+    pending = [row for row in rows if row["status"] == "pending"]
+    if pending:
+        connection.execute(
+            tables.queue.insert().values(due_at=moment(now)),
+            [{"delivery_id": row["id"], "endpoint_id": row["endpoint_id"]} for row in pending],
+        )
+
+
+@cache
+def _insert_and_enqueue(names: tuple[str, ...], manual: bool) -> Insert:
+    table = tables.deliveries
+    new = (
+        insert_from(table, names)
+        .returning(table.c.id, table.c.endpoint_id, table.c.status)
+        .cte("new_deliveries")
+    )
+    due_at = moment(bindparam("now", type_=UtcDateTime()) if manual else None)
+    return tables.queue.insert().from_select(
+        ["delivery_id", "endpoint_id", "due_at"],
+        select(new.c.id, new.c.endpoint_id, due_at).where(new.c.status == "pending"),
     )
 
 
@@ -352,7 +379,7 @@ __all__ = [
     "NewEvent",
     "Published",
     "check_tenant",
-    "enqueue",
+    "insert_deliveries",
     "publish",
     "publish_async",
     "publish_many",

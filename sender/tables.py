@@ -116,6 +116,13 @@ events = Table(
         postgresql_where=text("idempotency_key IS NOT NULL"),
         sqlite_where=text("idempotency_key IS NOT NULL"),
     ),
+    # Finds the keys that have expired, however many events have none (any more).
+    Index(
+        "ix_surehook_events_keyed",
+        "id",
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+        sqlite_where=text("idempotency_key IS NOT NULL"),
+    ),
 )
 
 deliveries = Table(

@@ -27,9 +27,10 @@ _MISPLACING = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_NO_DEPS"
 
 
 def main() -> int:
-    # Two make commands at once: the second waits for the first. The lock ends with the process.
-    descriptor = os.open(ROOT, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    lock = os.open(ROOT, os.O_RDONLY)
+    # Two make commands at once: the second waits for the first. The installer inherits the lock, so
+    # that one which outlives an interrupted make can't write into the environment made after it.
+    fcntl.flock(lock, fcntl.LOCK_EX)
     key = _key()
     if _is_ready(key):
         return 0
@@ -37,11 +38,14 @@ def main() -> int:
     print(f"Installing into .venv ({'uv' if uv else 'pip'}, {sys.executable}) …", flush=True)
     try:
         _remove(VENV)
-        _create(uv)
-        _install(uv)
+        for command in _commands(uv):
+            _run(command, lock)
     except subprocess.CalledProcessError as error:
-        print(f"\nInstalling failed: {error}. Run the same command again.", file=sys.stderr)
+        print(f"\nInstalling into .venv failed with {error.returncode}.", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted; the next command starts again.", file=sys.stderr)
+        return 130
     STAMP.write_text("\n".join([key, *_installed()]) + "\n")
     return 0
 
@@ -92,27 +96,27 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _create(uv: str | None) -> None:
+def _commands(uv: str | None) -> list[list[str]]:
+    """What makes an environment: create it, the locked versions, the project itself."""
     if uv:
-        _run([uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(VENV)])
-    else:
-        _run([sys.executable, "-m", "venv", str(VENV)])
-
-
-def _install(uv: str | None) -> None:
-    if uv:
+        create = [uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(VENV)]
         install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
     else:
+        create = [sys.executable, "-m", "venv", str(VENV)]
         install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--no-input"]
         install.append("--disable-pip-version-check")
-    _run([*install, "-r", str(LOCK)])
-    _run([*install, "--no-deps", "--editable", str(ROOT)])
+    return [
+        create,
+        [*install, "--requirement", str(LOCK)],
+        [*install, "--no-deps", "--editable", str(ROOT)],
+    ]
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], lock: int) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in _MISPLACING}
     # Run outside the project: its folders must not shadow what pip imports.
-    subprocess.run(command, check=True, env=environment, cwd=sysconfig.get_path("stdlib"))
+    outside = sysconfig.get_path("stdlib")
+    subprocess.run(command, check=True, env=environment, cwd=outside, pass_fds=[lock])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
-
-import aiohttp
+from collections.abc import Callable
 
 from delivery_service.net.guard import BlockedUrl
 from delivery_service.net.progress import Phase
@@ -18,17 +16,33 @@ from delivery_service.policy.outcome import Outcome, OutcomeKind
 _CERTIFICATE_HAS_EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 _BROKEN = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 
+_NEVER_ARRIVED = {OutcomeKind.BLOCKED, OutcomeKind.DNS, OutcomeKind.CONNECT}
+
 Verdict = tuple[OutcomeKind, str]
 
+Classifier = Callable[[BaseException, Phase], Verdict | None]
+"""Kind and reason of an HTTP library's own exceptions; None for others."""
 
-def failed(exc: BaseException, phase: Phase, *, deadline: float, duration: float) -> Outcome:
+
+def failed(
+    exc: BaseException, phase: Phase, classify: Classifier, *, deadline: float, duration: float
+) -> Outcome:
     """Return the outcome of an attempt that ended in ``exc`` without an answer.
 
-    ``deadline`` and ``duration`` are in seconds. The request may have arrived if the phase says
-    that a connection was there to write to.
+    ``classify`` knows the HTTP library's exceptions. ``deadline`` and ``duration`` are in seconds.
+    The request may have arrived if the phase says that a connection was there to write to.
     """
-    kind, error = _own(exc, phase, deadline) or _aiohttp(exc, phase) or _unknown(exc)
-    return Outcome(kind, duration, error=one_line(error), may_have_arrived=phase is Phase.ANSWER)
+    kind, error = classify(exc, phase) or _own(exc, phase, deadline) or _unknown(exc)
+    arrived = phase is Phase.ANSWER and kind not in _NEVER_ARRIVED
+    return Outcome(kind, duration, error=one_line(error), may_have_arrived=arrived)
+
+
+NO_CONNECTION: Verdict = (OutcomeKind.TIMEOUT, "no connection within connect_timeout")
+HUNG_UP: Verdict = (
+    OutcomeKind.PROTOCOL,
+    "the receiver closed the connection before it answered",
+)
+PROXY_UNREACHABLE: Verdict = (OutcomeKind.CONNECT, "the egress proxy can't be reached")
 
 
 def tls_reason(exc: ssl.SSLError) -> str:
@@ -38,7 +52,7 @@ def tls_reason(exc: ssl.SSLError) -> str:
         if exc.verify_code == _CERTIFICATE_HAS_EXPIRED:
             reason += " (the receiver's own certificate or one of the chain it sent)"
         return f"certificate verify failed: {reason}"
-    return f"TLS failed: {exc.reason or exc}"
+    return f"TLS failed: {getattr(exc, 'reason', None) or exc}"
 
 
 def connection_verdict(exc: OSError, phase: Phase) -> Verdict:
@@ -58,9 +72,7 @@ def _own(exc: BaseException, phase: Phase, deadline: float) -> Verdict | None:
         return OutcomeKind.DNS, str(exc)
     if isinstance(exc, TlsSettingsError):
         return OutcomeKind.TLS, str(exc)
-    if isinstance(exc, aiohttp.ConnectionTimeoutError):
-        return OutcomeKind.TIMEOUT, "no connection within connect_timeout"
-    if isinstance(exc, TimeoutError) and not isinstance(exc, aiohttp.ClientOSError):
+    if isinstance(exc, TimeoutError):
         return _timed_out(phase, deadline)
     return None
 
@@ -75,41 +87,5 @@ def _timed_out(phase: Phase, deadline: float) -> Verdict:
     return OutcomeKind.TIMEOUT, error
 
 
-def _aiohttp(exc: BaseException, phase: Phase) -> Verdict | None:
-    if isinstance(exc, aiohttp.ClientHttpProxyError):
-        return OutcomeKind.CONNECT, f"the egress proxy answered {exc.status}"
-    if isinstance(exc, aiohttp.ClientProxyConnectionError):
-        return OutcomeKind.CONNECT, "the egress proxy can't be reached"
-    tls_error = _find_tls_error(exc)
-    if tls_error is not None:
-        return OutcomeKind.TLS, tls_reason(tls_error)
-    if isinstance(exc, aiohttp.ClientConnectorDNSError):
-        return OutcomeKind.DNS, f"the name does not resolve: {exc.os_error}"
-    if isinstance(exc, aiohttp.ClientConnectorError):
-        return connection_verdict(exc.os_error, phase)
-    if isinstance(exc, aiohttp.ClientOSError):
-        return connection_verdict(exc, phase)
-    if isinstance(exc, aiohttp.ClientResponseError):
-        return OutcomeKind.PROTOCOL, f"the answer is not valid HTTP: {exc.message}"
-    if isinstance(exc, aiohttp.ServerDisconnectedError):
-        return OutcomeKind.PROTOCOL, "the receiver closed the connection before it answered"
-    if isinstance(exc, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)):
-        return OutcomeKind.PROTOCOL, str(exc)
-    return None
-
-
-def _find_tls_error(exc: BaseException) -> ssl.SSLError | None:
-    if isinstance(exc, aiohttp.ClientConnectorCertificateError):
-        found: BaseException | None = exc.certificate_error
-    elif isinstance(exc, aiohttp.ClientConnectorError):
-        found = exc.os_error
-    else:
-        # An alert that comes after a TLS 1.3 handshake, such as "certificate required".
-        found = exc.__cause__ if isinstance(exc, aiohttp.ClientOSError) else None
-    return found if isinstance(found, ssl.SSLError) else None
-
-
 def _unknown(exc: BaseException) -> Verdict:
-    if isinstance(exc, asyncio.IncompleteReadError):
-        return OutcomeKind.PROTOCOL, "the receiver closed the connection before it answered"
     return OutcomeKind.INTERNAL, f"{type(exc).__name__}: {exc}"

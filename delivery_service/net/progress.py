@@ -18,12 +18,16 @@ class Phase(StrEnum):
 
 
 class Progress:
-    """The state of one attempt. ``phase`` is ``ANSWER`` as soon as anything may be written."""
+    """The state of one attempt. ``phase`` is ``ANSWER`` as soon as anything may be written.
 
-    __slots__ = ("phase",)
+    ``opened`` says that a connection was opened for it.
+    """
+
+    __slots__ = ("opened", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
+        self.opened = False
 
 
 # A context variable, because aiohttp and httpx pass nothing of ours through to the connection. A

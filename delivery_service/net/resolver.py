@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 
 from delivery_service.net.addresses import IPAddress
 from delivery_service.net.guard import GuardPolicy, check_address
@@ -109,9 +110,12 @@ class Resolver:
     async def resolve(self, host: str) -> tuple[IPAddress, ...]:
         """Return the addresses of ``host``, all of them checked, in the resolver's order.
 
+        An address is its own answer.
         Raises ``BlockedUrl`` if any of them is refused and ``ResolutionError`` if there is none or
         the time is up.
         """
+        with suppress(ValueError):
+            return (check_address(ip_address(host), self._policy),)
         cached = self._cache.get(host)
         if cached is not None:
             if self._monotonic() < cached[0]:

@@ -37,9 +37,12 @@ def build_context(settings: TlsSettings | None = None) -> ssl.SSLContext:
     """
     if settings is None:
         return ssl.create_default_context()
+    if settings.private_ca is not None and not settings.private_ca.strip():
+        # The ssl module would take an empty text for "the public authorities".
+        raise TlsSettingsError("private_ca is empty")
     try:
         context = ssl.create_default_context(cadata=settings.private_ca)
-    except (ssl.SSLError, ValueError) as exc:
+    except (ssl.SSLError, ValueError, TypeError) as exc:
         raise TlsSettingsError(f"private_ca is not a PEM certificate: {exc}") from exc
     if settings.client_certificate is None and settings.client_key is None:
         return context
@@ -49,8 +52,8 @@ def build_context(settings: TlsSettings | None = None) -> ssl.SSLContext:
     with tempfile.TemporaryDirectory(prefix="surehook-") as folder:
         path = Path(folder) / "client.pem"
         path.touch(mode=0o600)
-        path.write_text(f"{settings.client_key}\n{settings.client_certificate}\n", encoding="utf-8")
         try:
+            path.write_text(f"{settings.client_key}\n{settings.client_certificate}\n", "utf-8")
             # A password of our own keeps OpenSSL from asking for one on the terminal.
             context.load_cert_chain(path, password="")
         except (ssl.SSLError, ValueError) as exc:
@@ -64,30 +67,24 @@ def build_context(settings: TlsSettings | None = None) -> ssl.SSLContext:
 class TlsContexts:
     """One context for each distinct `TlsSettings`, built off the event loop's thread.
 
-    ``default`` is for endpoints without settings of their own; None builds the system's.
+    ``default`` is for endpoints without settings of their own; None builds the system's at once.
     """
 
     def __init__(self, default: ssl.SSLContext | None = None) -> None:
-        self._contexts: dict[TlsSettings | None, ssl.SSLContext] = {}
-        self._default = default
+        self._contexts: dict[TlsSettings, ssl.SSLContext] = {}
+        self.default = default or build_context()
 
     def ready(self, settings: TlsSettings | None) -> ssl.SSLContext | None:
         """Return the context if there is one already."""
-        if settings is None:
-            return self._default
-        return self._contexts.get(settings)
+        return self.default if settings is None else self._contexts.get(settings)
 
     async def get(self, settings: TlsSettings | None) -> ssl.SSLContext:
         """Return the context, built if need be; raises ``TlsSettingsError``."""
         context = self.ready(settings)
-        if context is None:
+        if context is None and settings is not None:
             built = await asyncio.to_thread(build_context, settings)
             # Somebody else may have built the same meanwhile: the pool needs one for all.
-            context = self.ready(settings) or built
-            if settings is None:
-                self._default = context
-            else:
-                if len(self._contexts) >= _CACHE_SIZE:
-                    self._contexts.pop(next(iter(self._contexts)))
-                self._contexts[settings] = context
-        return context
+            if len(self._contexts) >= _CACHE_SIZE:
+                self._contexts.pop(next(iter(self._contexts)))
+            context = self._contexts.setdefault(settings, built)
+        return context or self.default

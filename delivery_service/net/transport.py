@@ -17,11 +17,12 @@ from typing import Protocol
 import aiohttp
 from yarl import URL
 
+from delivery_service.net.aiohttp_failures import classify_aiohttp
 from delivery_service.net.connector import DeliveryRequest, GuardedConnector
 from delivery_service.net.failures import failed
 from delivery_service.net.guard import GuardPolicy, check_url
 from delivery_service.net.progress import PROGRESS, Progress
-from delivery_service.net.resolver import Lookup, Resolver
+from delivery_service.net.resolver import CACHE_TTL, Lookup, Resolver
 from delivery_service.net.responses import answered, kept_headers
 from delivery_service.net.tls import TlsContexts, TlsSettings
 from delivery_service.policy.outcome import Outcome
@@ -41,7 +42,7 @@ CONNECT_TIMEOUT = 5.0
 _URL_CACHE_SIZE = 10_000
 _LARGE_BODY = 1_048_576
 
-_UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
+UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,21 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Close all connections."""
 
+    @property
+    def connections_opened(self) -> int:
+        """Connections opened so far."""
+
+    @property
+    def connections_reused(self) -> int:
+        """Requests that went over a connection kept from an earlier one."""
+
 
 class AiohttpTransport:
     """The transport of the worker.
 
     ``max_connections`` must not be below the number of requests in flight. ``response_cap`` is in
-    bytes; ``keepalive_timeout``, ``max_connection_age``, ``connect_timeout`` and ``dns_timeout``
+    bytes; ``keepalive_timeout``, ``max_connection_age``, ``connect_timeout``, ``dns_timeout`` and
+    ``dns_cache_ttl`` (at most 30)
     are in seconds. ``lookup`` replaces the system's resolver, ``tls`` the context for endpoints
     without `TlsSettings`.
 
@@ -92,6 +102,7 @@ class AiohttpTransport:
         response_cap: int = RESPONSE_CAP,
         keepalive_timeout: float = KEEPALIVE_TIMEOUT,
         max_connection_age: float = MAX_CONNECTION_AGE,
+        dns_cache_ttl: float = CACHE_TTL,
         connect_timeout: float = CONNECT_TIMEOUT,
         dns_timeout: float = 5.0,
         lookup: Lookup | None = None,
@@ -105,6 +116,7 @@ class AiohttpTransport:
         self._max_connection_age = max_connection_age
         self._connect_timeout = connect_timeout
         self._dns_timeout = dns_timeout
+        self._dns_cache_ttl = dns_cache_ttl
         self._lookup = lookup
         self._contexts = TlsContexts(tls)
         self._proxy = proxy
@@ -142,7 +154,9 @@ class AiohttpTransport:
         response = answer.response
         if response is None:
             assert failure is not None  # noqa: S101 there is an answer or a failure
-            return failed(failure, progress.phase, deadline=deadline, duration=duration)
+            return failed(
+                failure, progress.phase, classify_aiohttp, deadline=deadline, duration=duration
+            )
         return answered(
             response.status,
             kept_headers(response.raw_headers),
@@ -188,14 +202,19 @@ class AiohttpTransport:
         async with self._opening:
             if self._session is None:
                 # Connections to an egress proxy are the operator's choice and not judged.
-                policy = _UNGUARDED if self._proxy else self._policy
+                policy = UNGUARDED if self._proxy else self._policy
                 self._connector = GuardedConnector(
                     policy,
-                    Resolver(policy, lookup=self._lookup, timeout=self._dns_timeout),
+                    Resolver(
+                        policy,
+                        lookup=self._lookup,
+                        timeout=self._dns_timeout,
+                        cache_ttl=self._dns_cache_ttl,
+                    ),
                     limit=self._max_connections,
                     keepalive_timeout=self._keepalive_timeout,
                     max_age=self._max_connection_age,
-                    tls=await self._contexts.get(None),
+                    tls=self._contexts.default,
                 )
                 self._session = aiohttp.ClientSession(
                     connector=self._connector,

@@ -97,11 +97,12 @@ def judge(
         if health.pristine:
             return Judgement(health)
         was_open = health.circuit is Circuit.OPEN
-        return Judgement(EndpointHealth(), (Signal.RECOVERED,) if was_open else ())
+        well = EndpointHealth(paused_until=_rest_of_pause(health, now, probe))
+        return Judgement(well, (Signal.RECOVERED,) if was_open else ())
     if not is_endpoint_level(outcome):
         # Any answer but those proves the endpoint alive, so a row of failures ends here; only a
         # success ends the time of failing.
-        return Judgement(_alive(health))
+        return Judgement(_alive(health, now, probe))
     judgement = _after_failure(health, now, rules, probe)
     if asked_pause is not None:
         until = now + asked_pause
@@ -115,10 +116,19 @@ def judge(
     return judgement
 
 
-def _alive(health: EndpointHealth) -> EndpointHealth:
+def _alive(health: EndpointHealth, now: datetime, probe: bool) -> EndpointHealth:
     if health.circuit is Circuit.CLOSED and not health.failures:
         return health
-    return EndpointHealth(failing_since=health.failing_since)
+    return EndpointHealth(
+        failing_since=health.failing_since, paused_until=_rest_of_pause(health, now, probe)
+    )
+
+
+def _rest_of_pause(health: EndpointHealth, now: datetime, probe: bool) -> datetime | None:
+    """What is left of a pause after an answer: all of it, unless a probe came to end it. The
+    answer to a request that started before the pause is no reason to send more."""
+    paused = health.paused_until
+    return None if probe or paused is None or paused <= now else paused
 
 
 def _after_failure(

@@ -84,8 +84,9 @@ def parse_retry_after(value: str, now: datetime) -> timedelta | None:
     """
     value = value.strip()
     if value.isascii() and value.isdigit():
-        # Ten digits are 317 years: more than any cap, and no overflow of timedelta.
-        return timedelta(seconds=int(value[:11])) if value.strip("0") else None
+        # Eleven digits are over 317 years: more than any cap, and no overflow of timedelta.
+        digits = value.lstrip("0")[:11]
+        return timedelta(seconds=int(digits)) if digits else None
     try:
         moment = parsedate_to_datetime(value)
         if moment.tzinfo is None:  # the asctime form and the zone "-0000"

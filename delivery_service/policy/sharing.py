@@ -43,13 +43,14 @@ def share(
     for endpoint_id, lane in lanes:
         if allowances[endpoint_id] > 0:
             lanes_of.setdefault(endpoint_id, []).append(lane)
-    each = -(-free // len(lanes_of)) if lanes_of else 0
     wants: list[Want] = []
     last = None
-    for endpoint_id, its_lanes in lanes_of.items():
+    for position, (endpoint_id, its_lanes) in enumerate(lanes_of.items()):
         if free <= 0:
             return wants, last
-        room = min(each, allowances[endpoint_id], free)
+        # An even share of what is left, so that rounding up never costs the last ones theirs.
+        each = -(-free // (len(lanes_of) - position))
+        room = min(each, allowances[endpoint_id])
         wants += _split(endpoint_id, its_lanes, room, turn)
         free -= room
         last = endpoint_id

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, tuple_
 
+from sender.rows import insert_rows
 from sender.tables import attempts
 from wire.errors import WireError
 from wire.ids import ATTEMPT, parse_id
@@ -14,8 +15,7 @@ from wire.ids import ATTEMPT, parse_id
 
 def insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store attempts. ``rows`` have a value for every column of the table."""
-    if rows:
-        connection.execute(attempts.insert(), rows)
+    insert_rows(connection, attempts, rows)
 
 
 def existing(connection: Connection, attempt_ids: Sequence[str]) -> set[str]:

@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from delivery_service.store.rows import Columns, parameters, relation
+from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, queue
 from sender.types import UtcDateTime, moment
 from wire.ids import DELIVERY, first_id

@@ -138,8 +138,10 @@ def ending_of(disabled_reason: str | None) -> tuple[str, str]:
 
 
 def remove(connection: Connection, endpoint_id: str, now: datetime | None = None) -> bool:
-    """Delete an endpoint and its secrets, and cancel its pending deliveries; history stays."""
-    if not change(connection, endpoint_id, {"deleted_at": moment(now), "headers": None}, now):
+    """Delete an endpoint with its secrets and credentials, and cancel its pending deliveries;
+    history stays."""
+    erased = {"deleted_at": moment(now), "headers": None, "tls": None}
+    if not change(connection, endpoint_id, erased, now):
         return False
     connection.execute(secrets.delete().where(secrets.c.endpoint_id == endpoint_id))
     end_pending_of(connection, [endpoint_id], "cancelled", "endpoint_deleted", now)

@@ -22,18 +22,18 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
-    exists,
     func,
     literal,
     literal_column,
     or_,
     select,
     true,
+    tuple_,
     update,
 )
 
 from delivery_service.policy.sharing import Lane, Want
-from delivery_service.store.rows import Columns, parameters, relation
+from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, events, queue
 from sender.types import UtcDateTime, later, moment
 
@@ -45,6 +45,11 @@ STEPS = 200
 
 MOST = 1000
 """Rows that one claim can take."""
+
+MOST_OF_LANE = 200
+"""Rows that one claim can take of one lane."""
+
+_ONE: Any = literal_column("1")
 
 _WANTS: Columns = (("endpoint_id", Text()), ("lane", Integer()), ("count", Integer()))
 _IDS: Columns = (("id", Text()),)
@@ -87,17 +92,24 @@ def _now(manual: bool) -> Any:
     return moment(bindparam("now", type_=UtcDateTime()) if manual else None)
 
 
-def _held(manual: bool) -> Any:
-    # Rows of endpoints that are not enabled are let through: the worker ends them.
+def _held(endpoint_id: Any, manual: bool) -> Any:
+    """Whether an endpoint is held back: paused by its circuit or receiver, or by its rate limit.
+
+    Endpoints that are not enabled are not held: the worker ends their deliveries. A subquery of
+    its own, because a join with many endpoints tempts the planner to read them all.
+    """
     now = _now(manual)
-    return and_(
-        endpoints.c.status == "enabled",
-        endpoints.c.deleted_at.is_(None),
-        or_(
-            func.coalesce(endpoints.c.paused_until > now, False),
-            func.coalesce(endpoints.c.rate_next_at > now, False),
-        ),
-    )
+    held = select(
+        and_(
+            endpoints.c.status == "enabled",
+            endpoints.c.deleted_at.is_(None),
+            or_(
+                func.coalesce(endpoints.c.paused_until > now, False),
+                func.coalesce(endpoints.c.rate_next_at > now, False),
+            ),
+        )
+    ).where(endpoints.c.id == endpoint_id)
+    return func.coalesce(held.scalar_subquery(), False).label("held")
 
 
 @cache
@@ -109,25 +121,25 @@ def _peek(_dialect: str, manual: bool) -> Executable:
         .limit(bindparam("peek"))
         .subquery("oldest")
     )
-    return (
+    lanes = (
         select(
             oldest.c.endpoint_id,
             oldest.c.lane,
             func.count().label("rows"),
-            func.coalesce(_held(manual), False).label("held"),
+            func.min(oldest.c.due_at).label("since"),
         )
-        .select_from(oldest.outerjoin(endpoints, endpoints.c.id == oldest.c.endpoint_id))
-        .group_by(oldest.c.endpoint_id, oldest.c.lane, endpoints.c.id)
-        .order_by(func.min(oldest.c.due_at))
+        .group_by(oldest.c.endpoint_id, oldest.c.lane)
+        .subquery("lanes")
     )
+    return select(
+        lanes.c.endpoint_id, lanes.c.lane, lanes.c.rows, _held(lanes.c.endpoint_id, manual)
+    ).order_by(lanes.c.since)
 
 
 @cache
 def _visit(_dialect: str, manual: bool) -> Executable:
     ring = (
-        select(
-            func.min(queue.c.endpoint_id).label("endpoint_id"), literal_column("1").label("step")
-        )
+        select(func.min(queue.c.endpoint_id).label("endpoint_id"), _ONE.label("step"))
         .where(queue.c.endpoint_id > bindparam("cursor"))
         .cte("ring", recursive=True)
     )
@@ -137,26 +149,26 @@ def _visit(_dialect: str, manual: bool) -> Executable:
         .scalar_subquery()
     )
     ring = ring.union_all(
-        select(following, ring.c.step + literal_column("1")).where(
+        select(following, ring.c.step + _ONE).where(
             ring.c.endpoint_id.is_not(None), ring.c.step < bindparam("steps")
         )
     )
 
     def due(lane: int) -> Any:
-        return exists().where(
-            queue.c.endpoint_id == ring.c.endpoint_id,
-            queue.c.lane == literal(lane),
-            queue.c.due_at <= _now(manual),
+        # min() reads one entry of the index whatever the statistics say; EXISTS, when they are
+        # out of date, may read the whole table.
+        oldest = select(func.min(queue.c.due_at)).where(
+            queue.c.endpoint_id == ring.c.endpoint_id, queue.c.lane == literal(lane)
         )
+        return func.coalesce(oldest.scalar_subquery() <= _now(manual), False)
 
     return (
         select(
             ring.c.endpoint_id,
             due(0).label("first"),
             due(1).label("again"),
-            func.coalesce(_held(manual), False).label("held"),
+            _held(ring.c.endpoint_id, manual),
         )
-        .select_from(ring.outerjoin(endpoints, endpoints.c.id == ring.c.endpoint_id))
         .where(ring.c.endpoint_id.is_not(None))
         .order_by(ring.c.step)
     )
@@ -232,57 +244,10 @@ def claim(
 
 @cache
 def _claim(dialect: str, manual: bool) -> Executable:
-    w = relation(dialect, "w", _WANTS)
-    due = (
-        queue.c.endpoint_id == w.c.endpoint_id,
-        queue.c.lane == w.c.lane,
-        queue.c.due_at <= _now(manual),
-    )
-    if dialect == "postgresql":
-        rows = (
-            select(queue.c.delivery_id)
-            .where(*due)
-            .order_by(queue.c.due_at)
-            .limit(w.c.count)
-            .with_for_update(skip_locked=True)
-            .lateral("due")
-        )
-        picked = (
-            select(rows.c.delivery_id)
-            .select_from(w.join(rows, true()))
-            # Tells the planner that few rows come out, so that it never joins with all of them.
-            .limit(literal_column(str(MOST)))
-        )
-    else:
-        # SQLite has no LATERAL, and writers take turns (BEGIN IMMEDIATE), so nothing is locked.
-        oldest = queue.alias("oldest")
-        rows_of_lane = (
-            select(oldest.c.delivery_id)
-            .where(
-                oldest.c.endpoint_id == w.c.endpoint_id,
-                oldest.c.lane == w.c.lane,
-                oldest.c.due_at <= _now(manual),
-            )
-            .order_by(oldest.c.due_at)
-            .limit(literal_column(str(MOST)))
-            .correlate(w)
-        )
-        ranked = (
-            select(
-                queue.c.delivery_id,
-                w.c.count,
-                func.row_number()
-                .over(partition_by=(w.c.endpoint_id, w.c.lane), order_by=queue.c.due_at)
-                .label("rank"),
-            )
-            .select_from(w.join(queue, queue.c.delivery_id.in_(rows_of_lane)))
-            .subquery("ranked")
-        )
-        picked = select(ranked.c.delivery_id).where(ranked.c.rank <= ranked.c.count)
-    target = picked.cte("picked")
+    picked = _picked_postgresql(manual) if dialect == "postgresql" else _picked_sqlite(manual)
     return (
         update(queue)
-        .where(queue.c.delivery_id.in_(select(target.c.delivery_id)))
+        .where(picked)
         .values(
             due_at=later(
                 bindparam("lease", type_=Float()),
@@ -292,6 +257,61 @@ def _claim(dialect: str, manual: bool) -> Executable:
             lease_token=bindparam("token"),
         )
         .returning(queue.c.delivery_id, queue.c.claims, queue.c.due_at)
+    )
+
+
+def _picked_postgresql(manual: bool) -> Any:
+    """The due rows of each lane that is wanted, locked one by one as the outer LIMIT asks.
+
+    The queue changes faster than its statistics, so nothing here leaves the planner a choice
+    that could be bad. A range over whole index entries, in their order, can only be read from the
+    lane's index (equality and ``ORDER BY due_at`` could be read from the other one, through all
+    rows of all endpoints). The inner, constant LIMIT is there because an unknown one is taken for
+    a tenth of the table. And ctid, not the key, leads back to the rows: a join might read them
+    all.
+    """
+    w = relation("postgresql", "w", _WANTS)
+    entry = tuple_(queue.c.endpoint_id, queue.c.lane, queue.c.due_at)
+    oldest = (
+        select(literal_column("ctid").label("tid"))
+        .where(
+            entry > tuple_(w.c.endpoint_id, w.c.lane, literal_column("'-infinity'::timestamptz")),
+            entry <= tuple_(w.c.endpoint_id, w.c.lane, _now(manual)),
+        )
+        .order_by(queue.c.endpoint_id, queue.c.lane, queue.c.due_at)
+        .limit(literal_column(str(MOST_OF_LANE)))
+        .with_for_update(skip_locked=True)
+        .correlate(w)
+        .lateral("oldest")
+    )
+    due = select(oldest.c.tid).limit(w.c.count).correlate(w).lateral("due")
+    picked = select(due.c.tid).select_from(w.join(due, true())).scalar_subquery()
+    return literal_column("ctid") == func.any(func.array(picked))
+
+
+def _picked_sqlite(manual: bool) -> Any:
+    # SQLite has no LATERAL, and writers take turns (BEGIN IMMEDIATE), so nothing is locked.
+    w = relation("sqlite", "w", _WANTS)
+    oldest = queue.alias("oldest")
+    rows = (
+        select(oldest.c.delivery_id)
+        .where(
+            oldest.c.endpoint_id == w.c.endpoint_id,
+            oldest.c.lane == w.c.lane,
+            oldest.c.due_at <= _now(manual),
+        )
+        .order_by(oldest.c.due_at)
+        .limit(literal_column(str(MOST_OF_LANE)))
+        .correlate(w)
+    )
+    rank = func.row_number().over(partition_by=(w.c.endpoint_id, w.c.lane), order_by=queue.c.due_at)
+    ranked = (
+        select(queue.c.delivery_id, w.c.count, rank.label("rank"))
+        .select_from(w.join(queue, queue.c.delivery_id.in_(rows)))
+        .subquery("ranked")
+    )
+    return queue.c.delivery_id.in_(
+        select(ranked.c.delivery_id).where(ranked.c.rank <= ranked.c.count)
     )
 
 

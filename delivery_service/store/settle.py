@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from delivery_service.store.rows import Columns, parameters, relation
+from sender.rows import Columns, parameters, relation
 from sender.tables import queue
 from sender.types import UtcDateTime, later
 

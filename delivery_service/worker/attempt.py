@@ -165,7 +165,8 @@ def _attempt_row(
 ) -> dict[str, Any]:
     hidden = target.headers if target is not None else ()
     return {
-        "id": new_id(ATTEMPT),
+        # By the database's time, which retention goes by.
+        "id": new_id(ATTEMPT, now=started_at),
         "delivery_id": claimed.delivery_id,
         "endpoint_id": claimed.endpoint_id,
         "number": claimed.attempts + 1,

@@ -17,6 +17,7 @@ from functools import partial
 import structlog
 
 from delivery_service.clock import Clock
+from delivery_service.metrics import Metrics, WorkerState
 from delivery_service.policy.health import EndpointHealth, HealthRules
 from delivery_service.policy.retry import Retry
 from delivery_service.settings import Settings
@@ -31,9 +32,11 @@ from delivery_service.worker.attempt import (
     gate,
     make_attempt,
 )
+from delivery_service.worker.observe import Observer
 from delivery_service.worker.record import Recorded
 from delivery_service.worker.recorder import LONGEST_PAUSE, Recorder
 from delivery_service.worker.take import Places, Taken, take
+from delivery_service.worker.tracing import AttemptTracer
 from wire.ids import new_id
 
 SETTLE_SECONDS = 0.005
@@ -54,8 +57,12 @@ class Worker:
         clock: Clock,
         sending: Sending,
         health_rules: HealthRules,
+        metrics: Metrics | None = None,
+        tracer: AttemptTracer | None = None,
     ) -> None:
         self.id = new_id("wrk")
+        self._metrics = metrics or Metrics()
+        self._observer = Observer(self._metrics, tracer)
         self._settings = settings
         self._database = database
         self._clock = clock
@@ -94,6 +101,7 @@ class Worker:
         """Work until stopped."""
         recording = asyncio.create_task(self._recorder.run())
         heartbeat = asyncio.create_task(self._heartbeat())
+        self._metrics.watch_worker(self._state)
         log.info("worker_started", worker_id=self.id, pid=os.getpid())
         try:
             while not self._stopping:
@@ -104,7 +112,17 @@ class Worker:
                 task.cancel()
             await asyncio.gather(heartbeat, recording, return_exceptions=True)
             await self._sending.transport.close()
+            self._metrics.watch_worker(None)
         log.info("worker_stopped", worker_id=self.id)
+
+    def _state(self) -> WorkerState:
+        transport = self._sending.transport
+        return WorkerState(
+            in_flight=len(self._tasks),
+            recorder_backlog=self._recorder.backlog,
+            connections_opened=transport.connections_opened,
+            connections_reused=transport.connections_reused,
+        )
 
     async def run_until_idle(self) -> None:
         """Claim and send until nothing is due, then return. For tests and for tools that move
@@ -144,6 +162,7 @@ class Worker:
             log.warning("claim_failed", error=repr(error)[:300])
             await asyncio.sleep(min(self._pause(), LONGEST_PAUSE))
             return False
+        self._metrics.claimed(len(taken.work), self._clock.monotonic() - mark)
         self._cursor = taken.cursor
         self._hungry = taken.found
         self._start(taken, mark)
@@ -182,9 +201,9 @@ class Worker:
         if self._hungry:
             self._wake.set()
 
-    def _recorded(self, group: Sequence[Result], recorded: Recorded) -> None:
+    def _recorded(self, group: Sequence[Result], recorded: Recorded, seconds: float) -> None:
+        self._observer.recorded(group, recorded, seconds)
         for result in group:
-            _log_attempt(result, late=result.claimed.delivery_id in recorded.late)
             if isinstance(result.step, Retry):
                 delay = result.step.delay
                 if delay < self._settings.poll_interval:
@@ -234,22 +253,3 @@ class Worker:
                 await self._database.write(workers.forget, self.id)
         except Exception as error:  # noqa: BLE001 - the leases will end by themselves
             log.error("stopped_unrecorded", results=self._recorder.backlog, error=repr(error)[:300])
-
-
-def _log_attempt(result: Result, *, late: bool) -> None:
-    claimed, outcome = result.claimed, result.outcome
-    log.info(
-        "attempt" if outcome is not None else "ended",
-        delivery_id=claimed.delivery_id,
-        event_id=claimed.event_id,
-        event_type=claimed.event_type,
-        endpoint_id=claimed.endpoint_id,
-        tenant_id=claimed.tenant_id,
-        attempt=claimed.attempts + 1,
-        step=type(result.step).__name__.lower(),
-        late=late,
-        kind=outcome and outcome.kind.value,
-        status_code=outcome and outcome.status_code,
-        duration=outcome and round(outcome.duration, 6),
-        error=outcome and outcome.error,
-    )

@@ -20,6 +20,11 @@ from delivery_service.policy.health import (
 from delivery_service.policy.retry import GONE, Dead, Delivered, Retry
 from delivery_service.store import attempts, deliveries, endpoints, settle
 from delivery_service.worker.attempt import Ended, Result
+from delivery_service.worker.notices import Notice, exhausted, of_endpoint, publish_notices
+
+SCHEDULE_USED_UP = Dead("schedule_used_up")
+
+_TYPES = {Signal.OPENED: "endpoint.failing", Signal.RECOVERED: "endpoint.recovered"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,11 @@ def record(
     attempts.insert(connection, rows)
     own = [r for r in results if r.claimed.delivery_id in current]
     deliveries.apply(connection, [_change(r) for r in own], now)
+    notices = exhausted([r.claimed for r in own if r.step == SCHEDULE_USED_UP])
     for endpoint_id, row in health.items():
         mine = [r for r in own if r.claimed.endpoint_id == endpoint_id and r.outcome is not None]
-        _judge_endpoint(connection, row, mine, rules, now)
+        notices += _judge_endpoint(connection, row, mine, rules, now)
+    publish_notices(connection, notices, now)
     return Recorded(frozenset(r.claimed.delivery_id for r in results) - current)
 
 
@@ -106,7 +113,7 @@ def _judge_endpoint(
     results: Sequence[Result],
     rules: HealthRules,
     now: datetime | None,
-) -> None:
+) -> list[Notice]:
     """Apply outcomes to an endpoint's health, in the order in which they came in."""
     before = EndpointHealth(**{name: row[name] for name in endpoints.HEALTHY})
     judgement = Judgement(before)
@@ -126,7 +133,11 @@ def _judge_endpoint(
         signals += judgement.signals
     if judgement.health != before:
         endpoints.set_health(connection, row["id"], asdict(judgement.health))
-    if gone:
-        endpoints.disable(connection, row["id"], "gone", now)
-    elif Signal.DISABLE in signals:
-        endpoints.disable(connection, row["id"], "failing", now)
+    reason = "gone" if gone else "failing" if Signal.DISABLE in signals else None
+    if reason is not None and endpoints.disable(connection, row["id"], reason, now):
+        return [of_endpoint("endpoint.disabled", row, judgement.health, reason)]
+    return [
+        of_endpoint(type_, row, judgement.health if type_ == "endpoint.failing" else before)
+        for signal, type_ in _TYPES.items()
+        if signal in signals
+    ]

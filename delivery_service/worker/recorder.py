@@ -38,8 +38,8 @@ log = structlog.get_logger(__name__)
 class Recorder:
     """Records results in the background, in the order in which they came.
 
-    ``on_recorded`` is called after each commit with the group and what became of it; ``busy``
-    tells whether more results are to be expected soon.
+    ``on_recorded`` is called after each commit with the group, what became of it, and the seconds
+    that its transaction took; ``busy`` tells whether more results are to be expected soon.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Recorder:
         rules: HealthRules,
         *,
         busy: Callable[[], bool],
-        on_recorded: Callable[[Sequence[Result], Recorded], None],
+        on_recorded: Callable[[Sequence[Result], Recorded, float], None],
     ) -> None:
         self._database = database
         self._clock = clock
@@ -106,6 +106,7 @@ class Recorder:
         again = False
         pause = FIRST_PAUSE
         while True:
+            mark = self._clock.monotonic()
             try:
                 recorded = await self._database.write(
                     record, group, self._rules, self._clock.now(), again=again
@@ -119,7 +120,7 @@ class Recorder:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                self._on_recorded(group, recorded)
+                self._on_recorded(group, recorded, self._clock.monotonic() - mark)
                 return
 
     async def _isolate(self, group: Sequence[Result], error: Exception) -> None:

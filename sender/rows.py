@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, String, bindparam, column, func, select, type_coerce
+from sqlalchemy import (
+    Connection,
+    FromClause,
+    Insert,
+    String,
+    Table,
+    bindparam,
+    column,
+    func,
+    select,
+    type_coerce,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
 PARAMETER = "rows_"
+
+Rows = Sequence[Mapping[str, Any]]
 
 Columns = tuple[tuple[str, TypeEngine[Any]], ...]
 
@@ -26,8 +40,8 @@ def relation(dialect: str, name: str, columns: Columns) -> FromClause:
         # The names and types of the columns are those of the arrays' elements.
         return (
             func.unnest(*arrays)
-            .table_valued(*[column(label, kind) for label, kind in columns], name=name)
-            .render_derived()
+            .table_valued(*[column(label, kind) for label, kind in columns])
+            .render_derived(name=name)
         )
     each = func.json_each(bindparam(PARAMETER, type_=String())).table_valued("value", name="each")
     return (
@@ -42,11 +56,34 @@ def relation(dialect: str, name: str, columns: Columns) -> FromClause:
     )
 
 
-def parameters(
-    connection: Connection, columns: Columns, rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The parameters that fill a `relation` with ``rows``. Values must be JSON's or None."""
+def parameters(connection: Connection, columns: Columns, rows: Rows) -> dict[str, Any]:
+    """The parameters that fill a `relation` with ``rows``. Values must be JSON's or None, except
+    on PostgreSQL."""
     names = [label for label, _ in columns]
     if connection.dialect.name == "postgresql":
         return {PARAMETER + name: [row[name] for row in rows] for name in names}
     return {PARAMETER: json.dumps([[row[name] for name in names] for row in rows])}
+
+
+@cache
+def insert_from(table: Table, names: tuple[str, ...]) -> Insert:
+    """PostgreSQL: insert what `unnested` gives, into the columns ``names`` of ``table``."""
+    rows = relation("postgresql", "new", columns_of(table, names))
+    return table.insert().from_select(list(names), select(*(rows.c[name] for name in names)))
+
+
+def columns_of(table: Table, names: tuple[str, ...]) -> Columns:
+    """The columns of a relation like those of a table."""
+    return tuple((name, table.c[name].type) for name in names)
+
+
+def insert_rows(connection: Connection, table: Table, rows: Rows) -> None:
+    """Insert rows that all have the same keys, in one statement."""
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql":
+        connection.execute(table.insert(), rows)
+        return
+    names = tuple(rows[0])
+    values = parameters(connection, columns_of(table, names), rows)
+    connection.execute(insert_from(table, names), values)
