@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
 from delivery_service.api.auth import Caller
 from delivery_service.api.context import Context
-from delivery_service.api.problems import invalid
+from delivery_service.api.problems import conflict, invalid
+from delivery_service.api.signing import opened_secrets
 from delivery_service.net.guard import BlockedUrl, check_url
 from delivery_service.net.rules import guard_policy
-from delivery_service.store import tenants
+from delivery_service.store import endpoints, tenants
 from wire.custom_headers import check_custom_headers
 from wire.errors import HeaderError
 from wire.profiles import PROFILES, SignatureScheme
@@ -60,6 +61,29 @@ def check_signable(
     """
     tenant = tenants.get(connection, values["tenant_id"]) or {}
     names = values.get("profiles") or tenant.get("profiles") or context.settings.profiles
-    needy = [name for name in names if PROFILES[name].scheme is SignatureScheme.SHA256_HEX]
+    needy = needs_hmac(names)
     if needy and not any(isinstance(secret, HmacSecret) for secret in secrets):
-        raise invalid("#/profiles", f"{needy[0]} signs with a whsec_ secret, and there is none")
+        raise invalid("#/profiles", f"{needy} signs with a whsec_ secret, and there is none")
+
+
+def check_tenant_signable(connection: Connection, context: Context, tenant_id: str) -> None:
+    """Raise the problem 409 if an endpoint could not be signed for under its tenant's profiles."""
+    tenant = tenants.get(connection, tenant_id) or {}
+    needy = needs_hmac(tenant.get("profiles") or ())
+    if not needy:
+        return
+    for endpoint_id in endpoints.without_profiles(connection, tenant_id):
+        secrets = opened_secrets(connection, context, endpoint_id)
+        if not any(isinstance(secret, HmacSecret) for secret in secrets):
+            raise conflict(
+                "no-secret-for-profile",
+                f"{needy} signs with a whsec_ secret, and {endpoint_id} has none; rotate its"
+                " secret or give it profiles of its own first.",
+            )
+
+
+def needs_hmac(profiles: Iterable[str]) -> str | None:
+    """Return the first of the profiles that only a ``whsec_`` secret can sign, if any."""
+    return next(
+        (name for name in profiles if PROFILES[name].scheme is SignatureScheme.SHA256_HEX), None
+    )

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from delivery_service.api.auth import Admin, PlatformReader, Reader
 from delivery_service.api.context import Context, Here
+from delivery_service.api.endpoint_rules import check_tenant_signable
 from delivery_service.api.paging import page_of, read_cursor
 from delivery_service.api.problems import conflict, not_found, responses
 from delivery_service.api.routing import body_problems, router
@@ -20,6 +21,8 @@ from sender.publish import check_tenant
 routes = router("tenants")
 # Ids are the platform's own and may hold slashes, hence the converter.
 PATH = "/tenants/{tenant_id:path}"
+POSITION = "tenant:"
+"""How a cursor begins: an id alone would look like a cursor of other lists."""
 ThisTenant = Annotated[TenantId, Path()]
 
 
@@ -43,9 +46,16 @@ async def list_tenants(
     context: Here, _caller: PlatformReader, where: Annotated[PageParameters, Query()]
 ) -> Page[Tenant]:
     """List tenants in the order of their ids."""
-    after = read_cursor(where.cursor, check_tenant)
-    rows = await context.read(tenants.page, limit=where.limit + 1, after=after)
-    return page_of(rows, where.limit, show_tenant)
+    after = read_cursor(where.cursor, _check_position)
+    rows = await context.read(
+        tenants.page, limit=where.limit + 1, after=after and after.removeprefix(POSITION)
+    )
+    return page_of(rows, where.limit, show_tenant, lambda row: POSITION + row["id"])
+
+
+def _check_position(text: str) -> str:
+    check_tenant(text.removeprefix(POSITION) if text.startswith(POSITION) else "")
+    return text
 
 
 @routes.get(PATH, responses=responses(404))
@@ -55,7 +65,10 @@ async def read_tenant(context: Here, caller: Reader, tenant_id: ThisTenant) -> T
     return await context.read(_shown, tenant_id)
 
 
-@routes.put(PATH, responses={**body_problems(), 201: {"description": "Created", "model": Tenant}})
+CREATED: dict[int | str, dict[str, Any]] = {201: {"description": "Created.", "model": Tenant}}
+
+
+@routes.put(PATH, responses={**body_problems(409), **CREATED})
 async def put_tenant(
     context: Here, _caller: Admin, tenant_id: ThisTenant, body: TenantSettings, response: Response
 ) -> Tenant:
@@ -71,10 +84,11 @@ def _put(
     created = tenants.ensure(connection, tenant_id, values, context.now)
     if not created:
         tenants.change(connection, tenant_id, values, context.now)
+    check_tenant_signable(connection, context, tenant_id)
     return created, _shown(connection, tenant_id)
 
 
-@routes.patch(PATH, responses=body_problems(404))
+@routes.patch(PATH, responses=body_problems(404, 409))
 async def change_tenant(
     context: Here, _caller: Admin, tenant_id: ThisTenant, body: TenantSettings
 ) -> Tenant:
@@ -86,7 +100,8 @@ async def change_tenant(
 def _change(
     connection: Connection, context: Context, tenant_id: str, values: dict[str, Any]
 ) -> Tenant:
-    tenants.change(connection, tenant_id, values, context.now)
+    if tenants.change(connection, tenant_id, values, context.now):
+        check_tenant_signable(connection, context, tenant_id)
     return _shown(connection, tenant_id)
 
 

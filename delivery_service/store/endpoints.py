@@ -274,6 +274,16 @@ def set_rate(connection: Connection, endpoint_id: str, next_at: datetime) -> Non
     )
 
 
+def without_profiles(connection: Connection, tenant_id: str) -> list[str]:
+    """Return the ids of a tenant's endpoints that go by the tenant's header profiles."""
+    found = connection.execute(
+        select(endpoints.c.id, endpoints.c.profiles).where(
+            endpoints.c.tenant_id == tenant_id, endpoints.c.deleted_at.is_(None)
+        )
+    )
+    return [row.id for row in found if not row.profiles]
+
+
 def counts(connection: Connection) -> dict[str, int]:
     """Number of endpoints that are not deleted, by status."""
     found = connection.execute(

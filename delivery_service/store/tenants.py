@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from sender.tables import tenants
+from sender.tables import endpoints, tenants
 from sender.types import moment
 
 
@@ -35,6 +35,8 @@ def ensure(
     inserted = connection.scalars(
         insert(tenants).values(id=tenant_id, **row).on_conflict_do_nothing().returning(tenants.c.id)
     ).all()
+    if inserted and values:
+        _reload_endpoints(connection, tenant_id)
     return bool(inserted)
 
 
@@ -62,4 +64,17 @@ def change(
     changed = connection.execute(
         update(tenants).where(tenants.c.id == tenant_id).values(updated_at=moment(now), **values)
     )
-    return changed.rowcount > 0
+    if not changed.rowcount:
+        return False
+    _reload_endpoints(connection, tenant_id)
+    return True
+
+
+def _reload_endpoints(connection: Connection, tenant_id: str) -> None:
+    # Workers keep what they know of an endpoint until its version changes, and that includes the
+    # settings that it has from its tenant.
+    connection.execute(
+        update(endpoints)
+        .where(endpoints.c.tenant_id == tenant_id, endpoints.c.deleted_at.is_(None))
+        .values(version=endpoints.c.version + 1)
+    )

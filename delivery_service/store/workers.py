@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from sender.tables import queue, workers
+from delivery_service.store.lag import due_since
+from sender.tables import workers
 from sender.types import later, moment
 
 
@@ -43,17 +44,16 @@ def all_seen(connection: Connection) -> list[dict[str, Any]]:
 
 
 def pulse(connection: Connection, now: datetime | None = None) -> dict[str, datetime | None]:
-    """Return the database's time ``now``, when the ``oldest_due`` delivery fell due (if one is)
-    and when a worker was ``last_seen`` (if one was)."""
+    """Return the database's time ``now``, since when the ``oldest_due`` delivery could have been
+    sent (if one could) and when a worker was ``last_seen`` (if one was)."""
+    oldest_due = due_since(connection, now)
     row = connection.execute(
         select(
             moment(now).label("now"),
-            select(func.min(queue.c.due_at)).scalar_subquery().label("oldest_due"),
             select(func.max(workers.c.seen_at)).scalar_subquery().label("last_seen"),
         )
     ).one()
-    oldest = row.oldest_due if row.oldest_due is not None and row.oldest_due <= row.now else None
-    return {"now": row.now, "oldest_due": oldest, "last_seen": row.last_seen}
+    return {"now": row.now, "oldest_due": oldest_due, "last_seen": row.last_seen}
 
 
 def time(connection: Connection, now: datetime | None = None) -> datetime:

@@ -24,7 +24,7 @@ from wire.envelope import MAX_EVENT_TYPE, check_event_type, format_timestamp, pa
 from wire.errors import IdError, SurehookError
 from wire.ids import parse_id
 from wire.profiles import MAX_PROFILES, PROFILES, check_profiles
-from wire.schedule import RetrySchedule
+from wire.schedule import PRESETS, RetrySchedule
 
 T = TypeVar("T")
 
@@ -76,8 +76,9 @@ def _check_printable(value: str) -> str:
 
 
 def _check_schedule(value: Any) -> str:
+    # In one spelling, and never empty: an empty schedule is "[]", and not "none of its own".
     parsed = RetrySchedule.parse(value)
-    return value if isinstance(value, str) else str(parsed)
+    return value.strip() if isinstance(value, str) and value.strip() in PRESETS else str(parsed)
 
 
 def _check_profile_names(names: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from delivery_service.api.schemas.common import (
     Given,
@@ -50,6 +50,12 @@ OwnSecret = Annotated[
         examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="],
     ),
 ]
+
+
+def _not_null(value: str | None) -> str:
+    if value is None:
+        raise ValueError("can't be null")
+    return value
 
 
 class EndpointSettings(Given):
@@ -101,14 +107,12 @@ class NewEndpoint(EndpointSettings, ChosenSecret):
 class EndpointChange(EndpointSettings):
     """Members to change; the others stay as they are."""
 
-    url: Url | None = None
+    url: Annotated[Url | None, AfterValidator(_not_null)] = None
 
     @model_validator(mode="after")
     def _something(self) -> EndpointChange:
         if not self.model_fields_set:
             raise ValueError("name at least one member to change")
-        if "url" in self.model_fields_set and self.url is None:
-            raise ValueError("url can't be null")
         return self
 
 

@@ -1,0 +1,158 @@
+"""API keys: only their SHA-256 is stored, so a copy of the database opens nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, and_, or_, select, update
+
+from sender.publish import check_tenant
+from sender.tables import api_keys
+from sender.types import later, moment
+from wire.errors import SurehookError
+from wire.ids import API_KEY, new_id
+
+PREFIX = "shk_"
+RANDOM_BYTES = 32
+HINT_LENGTH = len(PREFIX) + 6
+MAX_NAME_LENGTH = 128
+TOUCH_EVERY = timedelta(minutes=1)
+"""How exact ``last_used_at`` is: a write for every request would cost more than the request."""
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    ADMIN = "admin"
+    """Everything."""
+    PUBLISH = "publish"
+    """Publish events of any tenant."""
+    READ = "read"
+    """Read everything but keys."""
+    TENANT = "tenant"
+    """Read and change what belongs to one tenant, but not publish."""
+
+
+class UnusableKey(SurehookError):
+    """A key can't be made as asked; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A fresh key. ``key`` is its text, which can't be had again."""
+
+    id: str
+    key: str = field(repr=False)
+
+
+def create(
+    connection: Connection,
+    *,
+    name: str,
+    scope: str,
+    tenant_id: str | None = None,
+    expires_at: datetime | None = None,
+    now: datetime | None = None,
+) -> NewKey:
+    """Make an API key of 256 random bits and store its digest.
+
+    ``scope`` is one of `Scope`; ``tenant`` needs a ``tenant_id``, and the others have none.
+    Raises `UnusableKey` when the fields don't fit together, `sender.PublishError` for a tenant
+    that can't be one.
+    """
+    if scope not in list(Scope):
+        raise UnusableKey(f"scope: {scope!r} is none of {', '.join(Scope)}")
+    if (scope == Scope.TENANT) != (tenant_id is not None):
+        raise UnusableKey("tenant: give it for the scope 'tenant', and for no other")
+    if tenant_id is not None:
+        check_tenant(tenant_id)
+    if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+        raise UnusableKey(f"name: 1 to {MAX_NAME_LENGTH} printable characters")
+    new = NewKey(new_id(API_KEY, now=now), PREFIX + secrets.token_urlsafe(RANDOM_BYTES))
+    connection.execute(
+        api_keys.insert().values(
+            id=new.id,
+            name=name,
+            digest=digest(new.key),
+            hint=new.key[:HINT_LENGTH] + "…",
+            scope=scope,
+            tenant_id=tenant_id,
+            created_at=moment(now),
+            expires_at=expires_at,
+        )
+    )
+    return new
+
+
+def digest(key: str) -> bytes:
+    """What is stored of a key. Not a slow hash: 256 random bits can't be guessed anyway."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def find(connection: Connection, key: str, now: datetime | None = None) -> dict[str, Any] | None:
+    """Return the row of a key that is in force, or None.
+
+    ``is_stale`` tells whether `touch` is due.
+    """
+    at = moment(now)
+    untouched = api_keys.c.last_used_at
+    is_stale = or_(untouched.is_(None), untouched < later(-TOUCH_EVERY.total_seconds(), now)).label(
+        "is_stale"
+    )
+    row = connection.execute(
+        select(api_keys, is_stale).where(
+            api_keys.c.digest == digest(key),
+            api_keys.c.revoked_at.is_(None),
+            or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > at),
+        )
+    ).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def touch(connection: Connection, key_id: str, now: datetime | None = None) -> None:
+    """Note that a key was used just now."""
+    connection.execute(
+        update(api_keys).where(api_keys.c.id == key_id).values(last_used_at=moment(now))
+    )
+
+
+def get(connection: Connection, key_id: str) -> dict[str, Any] | None:
+    """Return a key's row, in force or not, or None."""
+    row = connection.execute(select(api_keys).where(api_keys.c.id == key_id)).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def page(
+    connection: Connection,
+    *,
+    limit: int,
+    before: str | None = None,
+    equal: Mapping[str, str | None] | None = None,
+) -> list[dict[str, Any]]:
+    """Return up to ``limit`` keys, newest first, in force or not.
+
+    ``equal``: values of the columns ``tenant_id`` and ``scope`` to select by; None selects all.
+    """
+    query = select(api_keys).order_by(api_keys.c.id.desc()).limit(limit)
+    for column, value in (equal or {}).items():
+        if value is not None:
+            query = query.where(api_keys.c[column] == value)
+    if before is not None:
+        query = query.where(api_keys.c.id < before)
+    return [row._asdict() for row in connection.execute(query)]
+
+
+def revoke(connection: Connection, key_id: str, now: datetime | None = None) -> bool:
+    """Revoke a key for good; False when there is none in force by that id."""
+    done = connection.execute(
+        update(api_keys)
+        .where(and_(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None)))
+        .values(revoked_at=moment(now))
+    )
+    return done.rowcount > 0
