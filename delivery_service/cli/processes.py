@@ -1,4 +1,4 @@
-"""Runs API and worker in one event loop, until a signal ends them."""
+"""Runs the parts of a process in one event loop, until a signal ends them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -15,21 +16,51 @@ import uvicorn
 
 from delivery_service import migrations
 from delivery_service.bootstrap import Service, build, configure_logging
-from delivery_service.cli.failing import CommandError
+from delivery_service.cli.failing import CommandError, one_line_errors
+from delivery_service.cli.opening import load_settings
 from delivery_service.settings import Settings
 from delivery_service.store.database import open_database
+from delivery_service.worker.processes import run_processes
 
 BACKLOG = 2048
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(settings: Settings, *, api: bool, worker: bool, migrate: bool) -> None:
-    """Run the parts that are asked for until SIGTERM or SIGINT; a second one does not wait.
+@dataclass(frozen=True)
+class Parts:
+    """What one process runs. ``index`` counts the processes of one parent from 0; ``signals`` are
+    those that stop it."""
+
+    api: bool = False
+    worker: bool = False
+    migrate: bool = False
+    index: int = 0
+    signals: Sequence[signal.Signals] = SIGNALS
+
+
+def serve(settings: Settings, parts: Parts) -> None:
+    """Run the parts until SIGTERM or SIGINT; a second one does not wait.
 
     Raises `SurehookError` when they can't be started.
     """
     configure_logging(settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(settings, api=api, worker=worker, migrate=migrate))
+        runner.run(_run(settings, parts))
+
+
+def serve_workers(settings: Settings, count: int) -> int:
+    """Run ``count`` worker processes until SIGTERM or SIGINT; return the exit code."""
+    configure_logging(settings)
+    # What would end every child is said once, here.
+    asyncio.run(_check(settings))
+    return run_processes(count, serve_worker, settings.shutdown_grace)
+
+
+def serve_worker(index: int) -> None:
+    """Run one of several worker processes."""
+    with one_line_errors():
+        # Ctrl+C reaches the parent too, which passes it on as SIGTERM.
+        serve(load_settings(), Parts(worker=True, index=index, signals=(signal.SIGTERM,)))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -40,13 +71,22 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(settings: Settings, *, api: bool, worker: bool, migrate: bool) -> None:
+async def _check(settings: Settings) -> None:
     service = build(settings)
     try:
-        if migrate:
+        await migrations.check_head(service.database)
+    finally:
+        await service.close()
+
+
+async def _run(settings: Settings, parts: Parts) -> None:
+    service = build(settings)
+    try:
+        if parts.migrate:
             await _migrate(settings)
         await migrations.check_head(service.database)
-        await _work(service, api=api, worker=worker)
+        async with service.housekeeping(), service.metrics_listener(parts.index):
+            await _work(service, parts)
     finally:
         await service.close()
 
@@ -60,26 +100,26 @@ async def _migrate(settings: Settings) -> None:
         await database.close()
 
 
-async def _work(service: Service, *, api: bool, worker: bool) -> None:
-    """Run the parts until a signal stops them, or one of them fails."""
-    parts: list[Any] = []
+async def _work(service: Service, parts: Parts) -> None:
+    """Run until a signal stops all parts, or one of them fails."""
+    running: list[Coroutine[Any, Any, None]] = []
     stops: list[Callable[[], None]] = []
+    listener = listen(service.settings.host, service.settings.port) if parts.api else None
     poke = None
-    if worker:
-        working = service.worker()
-        poke = working.poke
-        parts.append(working.run)
-        stops.append(working.stop)
-    if api:
-        listener = listen(service.settings.host, service.settings.port)
+    if parts.worker:
+        worker = service.worker()
+        poke = worker.poke
+        running.append(worker.run())
+        stops.append(worker.stop)
+    if listener is not None:
         server = _server(service, poke)
-        parts.append(lambda: server.serve(sockets=[listener]))
+        running.append(server.serve(sockets=[listener]))
         stops.append(server.stop)
         typer.echo(f"Listening on {_url(listener)}", err=True)
-    with _stopped_by_signals(stops):
+    with _stopped_by(parts.signals, stops):
         async with asyncio.TaskGroup() as group:
-            for part in parts:
-                group.create_task(part())
+            for each in running:
+                group.create_task(each)
 
 
 class _Server(uvicorn.Server):
@@ -106,7 +146,9 @@ def _server(service: Service, on_publish: Callable[[], None] | None) -> _Server:
 
 
 @contextmanager
-def _stopped_by_signals(stops: list[Callable[[], None]]) -> Iterator[None]:
+def _stopped_by(
+    numbers: Sequence[signal.Signals], stops: Sequence[Callable[[], None]]
+) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     stopping = False
@@ -119,14 +161,13 @@ def _stopped_by_signals(stops: list[Callable[[], None]]) -> Iterator[None]:
         for each in stops:
             each()
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
     for number in numbers:
         loop.add_signal_handler(number, stop)
     try:
         yield
     except asyncio.CancelledError:
         raise CommandError(
-            "stopped at once; leases of what was in flight end by themselves"
+            "stopped at once; the leases of what was in flight end by themselves"
         ) from None
     finally:
         for number in numbers:

@@ -29,15 +29,25 @@ def api(host: Host = None, port: Port = None) -> None:
     _serve(load_settings(host=host, port=port), api=True)
 
 
-def worker() -> None:
-    """Run a worker."""
-    _serve(load_settings(), worker=True)
+def worker(
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes; one uses at most one CPU core.")
+    ] = 1,
+) -> None:
+    """Run workers. A process that crashes is started again."""
+    settings = load_settings()
+    if processes == 1:
+        _serve(settings, worker=True)
+        return
+    from delivery_service.cli.processes import serve_workers  # noqa: PLC0415
+
+    raise typer.Exit(serve_workers(settings, processes))
 
 
 def _serve(
     settings: Settings, *, api: bool = False, worker: bool = False, migrate: bool = False
 ) -> None:
     # The other commands start twice as fast without what only these need.
-    from delivery_service.cli.processes import serve  # noqa: PLC0415
+    from delivery_service.cli.processes import Parts, serve  # noqa: PLC0415
 
-    serve(settings, api=api, worker=worker, migrate=migrate)
+    serve(settings, Parts(api=api, worker=worker, migrate=migrate))

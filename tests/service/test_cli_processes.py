@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from delivery_service.cli import app
-from tests.support.ports import HOST
+from tests.support.ports import HOST, free_port
 from tests.support.processes import Process, Processes
 from tests.support.receiver import HANG, Answer, Receiver
 from tests.support.waiting import wait_until
@@ -143,3 +143,38 @@ def test_f31_three_containers_start_on_an_empty_database(start: Start, run: Run)
     assert run("migrate", "--check").endswith("(head).\n")
     for process in started:
         assert process.terminate() == 0, process.output
+
+
+def test_several_workers_share_the_work_and_stop_together(
+    start: Start, run: Run, receiver: Receiver
+) -> None:
+    run("migrate")
+    run("endpoint", "add", "--tenant", "acme", "--url", receiver.url("/hook"))
+    for number in range(20):
+        run("publish", "--tenant", "acme", "--type", "invoice.paid", "--data", str(number))
+    process = start("worker", "--processes", "2")
+    receiver.wait_for(20, "/hook", deadline=60)
+    process.wait_for(lambda: process.output.count('"event":"worker_started"') == 2, deadline=60)
+    assert process.terminate() == 0, process.output
+    assert process.output.count('"event":"worker_stopped"') == 2
+    assert "Traceback" not in process.output
+    assert len(receiver.requests) == 20
+    assert len(run("deliveries", "list", "--status", "delivered", "--json")) == 20
+
+
+def test_several_workers_on_an_empty_database_say_once_what_to_do(start: Start, run: Run) -> None:
+    run("migrate")
+    run("migrate", "--downgrade", "base", "--yes")
+    process = start("worker", "--processes", "3")
+    assert process.wait() == 2
+    assert process.output.count("surehook migrate") == 1
+    assert process.output.count("\n") == 1
+
+
+def test_up_serves_metrics(start: Start) -> None:
+    port = free_port()
+    process = start("up", "--port", "0", SUREHOOK_METRICS_PORT=str(port))
+    listening_on(process)
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=20) as response:
+        assert b"surehook" in response.read()
+    assert process.terminate() == 0, process.output
