@@ -51,6 +51,8 @@ def _message(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return None  # whoever read the output has enough; typer ends quietly
     if isinstance(error, DBAPIError):
         # Its own text would show the statement and its values.
         return f"database_url: {_first_line(error.orig)}"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from sender.tables import api_keys, events, queue
 from sender.types import later
 from wire import generate_secret
 from wire.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Run = Callable[..., Result]
 
@@ -267,6 +272,8 @@ def test_deliveries_list_filters_and_pages(migrated: Run) -> None:
     assert listed("--status", "dead") == []
     assert listed("--type", "invoice.void") == []
     assert listed("--endpoint", endpoint["id"], "--type", "invoice.paid") == ids[::-1]
+    for unusable in ("soon", "1m,2m", "default"):
+        assert error_line(migrated("deliveries", "list", "--since", unusable, status=2))
     assert migrated("deliveries", "list", "--tenant", "nobody").stdout.startswith("There are no")
 
 
@@ -397,6 +404,22 @@ def test_a_wrong_database_or_password_is_one_line(
     monkeypatch.setenv("SUREHOOK_DATABASE_URL", url)
     line = error_line(CliRunner().invoke(app, ["keys", "list"]))
     assert "no_such_database" in line
+
+
+def test_output_that_nobody_reads_any_more_ends_quietly(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "delivery_service.cli", "keys", "encryption"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
 
 
 def test_no_file_is_created_where_there_is_no_database(
