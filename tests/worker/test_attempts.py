@@ -80,7 +80,7 @@ BODIES: list[dict[str, Any]] = [
     {"data": {"deep": [[{"a": [None, True, {}]}]], "empty": ""}},
     {"body": b"\x00\xff\xfe", "content_type": "application/octet-stream"},
     {"body": b"", "content_type": "text/plain"},
-    {"body": "payload=%7B%22a%22%3A1%7D".encode(), "content_type": "text/plain;charset=utf-8"},
+    {"body": b"payload=%7B%22a%22%3A1%7D", "content_type": "text/plain;charset=utf-8"},
 ]
 
 

@@ -13,6 +13,7 @@ from delivery_service.store import deliveries, endpoints
 from tests.support.engine import START, Engined
 from tests.support.receiver import Answer, Received, Receiver
 from tests.support.tables import stored
+from tests.support.waiting import wait_until_async
 from wire import generate_secret
 
 FAIL = Answer(500)
@@ -282,8 +283,7 @@ async def test_a_cancel_and_a_redeliver_during_a_send(engined: Engined, receiver
     held = Held(make_transport(engined.settings))
     worker = engined.worker(held)
     running = asyncio.create_task(worker.run_until_idle())
-    while not held.sent:
-        await asyncio.sleep(0.005)
+    await wait_until_async(lambda: held.sent)
     cancel(engined, "", delivery)
     with engined.begin() as connection:
         assert deliveries.redeliver(connection, [delivery], engined.now)
