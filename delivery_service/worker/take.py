@@ -57,20 +57,19 @@ def take(
     found = queue.scan(connection, cursor, now)
     if not found.lanes:
         return Taken((), {}, frozenset(), found.cursor, found=False)
-    states = endpoints.states(connection, list({endpoint_id for endpoint_id, _ in found.lanes}))
     allowances = {
         endpoint_id: allowance(
             places.in_flight.get(endpoint_id, 0),
             places.free,
-            _cap(states.get(endpoint_id), places.cap),
+            found.caps.get(endpoint_id, places.cap),
         )
         for endpoint_id, _ in found.lanes
     }
     wants, stopped_at = share(found.lanes, min(places.free, queue.MOST), allowances, turn)
     claimed = queue.claim(connection, wants, new_id("lease"), lease, now)
     if not claimed:
-        return Taken((), states, frozenset(), stopped_at or found.cursor, found=True)
-    # Again, now that the rows are held: an endpoint that was disabled or changed meanwhile would
+        return Taken((), {}, frozenset(), stopped_at or found.cursor, found=True)
+    # Only now that the rows are held: an endpoint that was disabled or changed meanwhile would
     # otherwise get one more attempt.
     states = endpoints.states(connection, list({row.endpoint_id for row in claimed}))
     counted = _Count(connection, states, lease, claimed[0].claimed_at)
@@ -81,10 +80,6 @@ def take(
     sendable = {id_: s for id_, s in used.items() if s["status"] == endpoints.ENABLED}
     targets.refresh(connection, sendable, claimed[0].claimed_at, now)
     return Taken(kept, used, counted.probes(), stopped_at or found.cursor, found=True)
-
-
-def _cap(state: EndpointState | None, default: int) -> int:
-    return (state and state["max_in_flight"]) or default
 
 
 def _on_trial(
