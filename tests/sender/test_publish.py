@@ -12,16 +12,17 @@ from sqlalchemy import Engine, create_engine, inspect, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from sender import (
-    NewEvent,
-    configure_sqlite,
+from sender import NewEvent, publish, publish_async, publish_many
+from sender.sqlite import configure_sqlite
+from sender.tables import (
+    attempts,
+    deliveries,
+    endpoints,
+    events,
     is_surehook,
     metadata,
-    publish,
-    publish_async,
-    publish_many,
+    queue,
 )
-from sender.tables import attempts, deliveries, endpoints, events, queue
 from sender.types import later, moment
 from tests.sender.conftest import AddEndpoint
 from tests.support.processes import ROOT
@@ -267,7 +268,8 @@ def test_f30_f36_the_zone_of_the_host_does_not_matter(tables_url: str, zone: str
     url = make_url(tables_url)
     url = url.set(drivername=SYNC_DRIVERS[url.get_backend_name()])
     script = (
-        "import sys; from sqlalchemy import create_engine; from sender import *\n"
+        "import sys; from sqlalchemy import create_engine; from sender import publish\n"
+        "from sender.sqlite import configure_sqlite\n"
         "engine = create_engine(sys.argv[1]); configure_sqlite(engine)\n"
         "with engine.begin() as c: publish(c, tenant='acme', type='a.b', data=1)\n"
     )

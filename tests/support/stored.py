@@ -17,7 +17,8 @@ from delivery_service.sealing import generate_encryption_key
 from delivery_service.settings import Settings
 from delivery_service.store import attempts, deliveries, endpoints, queue
 from delivery_service.store.queue import Claimed
-from sender import Published, metadata, publish
+from sender import Published, publish
+from sender.tables import metadata
 from wire.ids import ATTEMPT, new_id
 from wire.secrets import generate_secret
 
