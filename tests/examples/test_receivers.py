@@ -190,9 +190,7 @@ async def test_idempotent_flask(processes: Processes, database: str) -> None:
     env = {"DATABASE_URL": database}
     with (
         counted(database, "charges", "message VARCHAR(255)") as effects,
-        served(
-            processes, "examples.idempotent_flask", "/hooks", {"DATABASE_URL": database}
-        ) as urls,
+        served(processes, "examples.idempotent_flask", "/hooks", env) as urls,
     ):
         answers = await check(urls, standard("dlv_1"), effects)
         assert len({answer.json()["receipt"] for answer in answers}) == 1
