@@ -43,36 +43,40 @@ local function clock(given)
 end
 """
 
-# ARGV: the receipt of a first claim, its time to live, max failures or '', now or ''.
+# ARGV: the receipt of a first claim, its time to live, max failures or '', now or '' (the last two
+# may be left out). Returns the number of the attempt, or one string: a letter and what belongs to
+# it, which a client reads much faster than a list.
 _CLAIM = (
     """
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 """
     + _COMMON
     + """
+local limit, now = ARGV[3] or '', ARGV[4] or ''
 local state, owner, attempts, till, expires, known, rest = split(redis.call('GET', KEYS[1]))
 if not state then return redis.error_reply('SUREHOOK not a receipt: ' .. KEYS[1]) end
-local _, token, _, mine_till, mine_expires, mark = split(ARGV[1])
-attempts = tonumber(attempts)
-if ARGV[4] ~= '' and state ~= 'p' and tonumber(ARGV[4]) >= tonumber(expires) then
+local token, mine_till, mine_expires, mark =
+  string.match(ARGV[1], '^c(%x*)|1|(%d+)|(%d+)|([^|]*)|')
+if now ~= '' and state ~= 'p' and tonumber(now) >= tonumber(expires) then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   return 1
 end
-if mark ~= '' and known ~= '' and mark ~= known then return {'m', known, state} end
-if state == 'd' then return {'d'} end
-if state == 'r' then return {'r', rest} end
-if state == 'p' then return {'p', attempts, rest, tonumber(till)} end
+if mark ~= '' and known ~= '' and mark ~= known then return 'm' .. state .. known end
+if state == 'd' then return 'd' end
+if state == 'r' then return 'r' .. rest end
+if state == 'p' then return 'p' .. attempts .. '|' .. till .. '|' .. rest end
+attempts = tonumber(attempts)
 if state == 'c' then
   if owner == token then return attempts end
   local left
-  if ARGV[4] ~= '' then left = tonumber(till) - tonumber(ARGV[4])
+  if now ~= '' then left = tonumber(till) - tonumber(now)
   else left = redis.call('PTTL', KEYS[1]) - tonumber(expires) end
-  if left > 0 then return {'i', left} end
+  if left > 0 then return string.format('i%d', left) end
 end
-if ARGV[3] ~= '' and attempts >= tonumber(ARGV[3]) then
-  local now = clock(ARGV[4])
-  redis.call('SET', KEYS[1], receipt('p', owner, attempts, now, 0, known, rest))
-  return {'p', attempts, rest, tonumber(now)}
+if limit ~= '' and attempts >= tonumber(limit) then
+  local at = clock(now)
+  redis.call('SET', KEYS[1], receipt('p', owner, attempts, at, 0, known, rest))
+  return 'p' .. attempts .. '|' .. at .. '|' .. rest
 end
 if mark == '' then mark = known end
 redis.call('SET', KEYS[1],
@@ -188,16 +192,22 @@ class RedisStore:
         """See `receiver.gate.Store`."""
         till, expires = (0, ttl) if now is None else (now + lease, now + lease + ttl)
         first = f"c{token}|1|{till}|{expires}|{fingerprint}|"
-        reply = yield from self._run(
-            _CLAIM_SCRIPT, key, first, lease + ttl, _given(max_failures), _given(now)
-        )
+        name = self._receipts + key
+        arguments: tuple[object, ...] = (1, name, first, lease + ttl)
+        if max_failures is not None or now is not None:
+            arguments = (*arguments, _given(max_failures), _given(now))
+        try:
+            reply = yield self._execute("EVALSHA", _CLAIM_SCRIPT.sha, *arguments)
+        except NoScriptError:
+            reply = yield self._execute("EVAL", _CLAIM_SCRIPT.text, *arguments)
         if isinstance(reply, int):
             return Claimed(token, reply)
-        kind = reply[0]
-        if kind == b"p":
-            # Every refusal repeats it, so that a crash between parking and listing mends itself.
-            yield self._execute("ZADD", self._dead, "NX", reply[3], key)
-        return _result(reply)
+        if reply[:1] != b"p":
+            return _result(reply)
+        attempts, parked_at, error = reply[1:].split(b"|", 2)
+        # Every refusal repeats it, so that a crash between parking and listing mends itself.
+        yield self._execute("ZADD", self._dead, "NX", int(parked_at), key)
+        return Parked(int(attempts), error.decode() or None)
 
     def complete(
         self, key: str, token: str, response: bytes | None, *, ttl: int, now: int | None
@@ -290,17 +300,15 @@ class RedisStore:
         return reply
 
 
-def _result(reply: list[Any]) -> ClaimResult:
-    kind = reply[0]
+def _result(reply: bytes) -> ClaimResult:
+    kind, rest = reply[:1], reply[1:]
+    if kind == b"r":
+        return Done(rest)
     if kind == b"d":
         return Done(None)
-    if kind == b"r":
-        return Done(reply[1])
     if kind == b"i":
-        return InProgress(reply[1] / 1000)
-    if kind == b"m":
-        return Mismatch(reply[1].decode(), done=reply[2] in {b"d", b"r"})
-    return Parked(reply[1], reply[2].decode() or None)
+        return InProgress(int(rest) / 1000)
+    return Mismatch(rest[1:].decode(), done=rest[:1] in {b"d", b"r"})
 
 
 def _given(value: int | None) -> int | str:
