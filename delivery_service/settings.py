@@ -202,14 +202,15 @@ class Settings(BaseSettings):
     )
 
     metrics_host: str = Field(
-        "127.0.0.1", description="Address of the worker's `/metrics` and `/healthz`."
+        "127.0.0.1", description="Address of each process's `/metrics` and `/healthz`."
     )
     metrics_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port of the worker's `/metrics` and `/healthz`; unset, there are none. Of"
-        " several processes each has its own: this port, the next, and so on.",
+        description="Port of a process's `/metrics` and `/healthz`, apart from the API's; unset,"
+        " there are none. Of several worker processes each has its own: this port, the next, and so"
+        " on.",
     )
     tracing: bool = Field(
         False,

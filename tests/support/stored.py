@@ -113,8 +113,9 @@ class Stored:
     async def attempt(self, delivery_id: str, number: int = 1) -> str:
         """A stored attempt that is made now; returns its id."""
         at = self.now or datetime.now(UTC)
+        attempt_id = new_id(ATTEMPT, now=at)
         row = {
-            "id": new_id(ATTEMPT, now=at),
+            "id": attempt_id,
             "delivery_id": delivery_id,
             "endpoint_id": "ep_",
             "number": number,
@@ -132,7 +133,7 @@ class Stored:
             "response_truncated": False,
         }
         await self.database.write(attempts.insert, [row])
-        return row["id"]
+        return attempt_id
 
     async def count(self, table: Table, *conditions: Any) -> int:
         def work(connection: Connection) -> int:

@@ -135,7 +135,7 @@ async def test_failures_among_successes_open_no_circuit(
     recorded: list[Any] = []
     transport = OneByOne(engined)
     worker = engined.worker(transport)
-    worker._recorder._on_recorded = lambda group, _: recorded.extend(group)
+    worker._recorder._on_recorded = lambda group, *_: recorded.extend(group)
     await worker.run_until_idle()
     await transport.close()
     assert len(receiver.requests) == 16
