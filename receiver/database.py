@@ -33,7 +33,7 @@ class Database:
     Raises `GateError` for anything but PostgreSQL, SQLite, MySQL or MariaDB.
     """
 
-    __slots__ = ("blocking", "engine", "family", "short")
+    __slots__ = ("_autocommits", "blocking", "engine", "family", "short")
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         name = engine.dialect.name
@@ -47,10 +47,9 @@ class Database:
         self.blocking = isinstance(engine, Engine)
         # One statement is a transaction; without BEGIN and COMMIT it takes one round trip, not
         # three. MySQL drivers need more round trips to switch than that saves.
+        self._autocommits = self.family != "mysql"
         self.short: Engine | AsyncEngine = (
-            engine
-            if self.family == "mysql"
-            else engine.execution_options(isolation_level="AUTOCOMMIT")
+            engine.execution_options(isolation_level="AUTOCOMMIT") if self._autocommits else engine
         )
 
     def run(self, work: Work[T]) -> Any:
@@ -65,7 +64,8 @@ class Database:
             try:
                 with self.short.connect() as connection:
                     result = work(connection)
-                    connection.commit()
+                    if not self._autocommits:
+                        connection.commit()
                     return result
             except OperationalError as error:
                 if not _is_deadlock(error):
@@ -79,7 +79,8 @@ class Database:
             try:
                 async with engine.connect() as connection:
                     result = await connection.run_sync(work)
-                    await connection.commit()
+                    if not self._autocommits:
+                        await connection.commit()
                     return result
             except OperationalError as error:
                 if not _is_deadlock(error):

@@ -21,13 +21,10 @@ from sqlalchemy import (
     Integer,
     String,
     Table,
-    bindparam,
-    text,
 )
 
-from receiver.database import CLOCKS
 from receiver.receipt import DeadLetter
-from receiver.statements import ANSWER, KEY, WORDS, Statement, metadata
+from receiver.statements import ANSWER, KEY, NOW, WORDS, Statement, metadata
 
 inbox_table = Table(
     "surehook_inbox",
@@ -65,58 +62,54 @@ class InboxSql:
 
     def __init__(self, dialect: Dialect, family: str) -> None:
         self._family = family
-        given = "CAST(:now AS BIGINT)" if family == "postgresql" else ":now"
-        now = f"COALESCE({given}, {CLOCKS[family]})"
         held = "WHERE message_key = :key AND token = :token AND state = 'pending'"
         due = (
-            f"SELECT message_key FROM surehook_inbox WHERE due_at <= {now} "
+            f"SELECT message_key FROM surehook_inbox WHERE due_at <= {NOW} "
             "ORDER BY due_at LIMIT :limit"
         )
-        taken = f"SET token = :token, attempts = attempts + 1, due_at = {now} + :lease"
+        taken = f"SET token = :token, attempts = attempts + 1, due_at = {NOW} + :lease"
         columns = "message_key, event_type, attempts, received_at, body, error"
 
         def make(source: str) -> Statement:
             return Statement(source, dialect)
 
-        self._insert = make(_insert(family, now))
+        self._insert = make(_insert(family))
         self._known = make("SELECT fingerprint FROM surehook_inbox WHERE message_key = :key")
         # SQLite: one UPDATE takes the write lock before it reads, as BEGIN IMMEDIATE would.
         skip = "" if family == "sqlite" else " FOR UPDATE SKIP LOCKED"
         self._claim = make(
             f"UPDATE surehook_inbox {taken} WHERE message_key IN ({due}{skip}) RETURNING {columns}"
         )
-        # MariaDB has no UPDATE … RETURNING, and MySQL no LIMIT inside IN: three statements there.
+        # MariaDB has no UPDATE … RETURNING, and MySQL no LIMIT inside IN: look, take and read.
         self._due = make(f"{due}{skip}")
-        self._take = text(f"UPDATE surehook_inbox {taken} WHERE message_key IN :keys").bindparams(
-            bindparam("keys", expanding=True)
-        )
+        self._take = make(f"UPDATE surehook_inbox {taken} WHERE message_key = :key")
         self._taken = make(f"SELECT {columns} FROM surehook_inbox WHERE token = :token")
         self._complete = make(
-            f"UPDATE surehook_inbox SET state = 'done', due_at = NULL, since = {now}, "
+            f"UPDATE surehook_inbox SET state = 'done', due_at = NULL, since = {NOW}, "
             f"error = NULL {held}"
         )
         self._retry = make(
-            f"UPDATE surehook_inbox SET token = '', due_at = {now} + :delay, "
+            f"UPDATE surehook_inbox SET token = '', due_at = {NOW} + :delay, "
             f"attempts = attempts - :given_back, error = COALESCE(:error, error) {held}"
         )
         self._park = make(
-            f"UPDATE surehook_inbox SET state = 'parked', due_at = NULL, since = {now}, "
+            f"UPDATE surehook_inbox SET state = 'parked', due_at = NULL, since = {NOW}, "
             f"error = COALESCE(:error, error) {held}"
         )
-        self._extend = make(f"UPDATE surehook_inbox SET due_at = {now} + :lease {held}")
+        self._extend = make(f"UPDATE surehook_inbox SET due_at = {NOW} + :lease {held}")
         self._parked = make(
             "SELECT message_key, attempts, error, since FROM surehook_inbox "
             "WHERE state = 'parked' ORDER BY since, message_key LIMIT :limit"
         )
         self._revive = make(
             f"UPDATE surehook_inbox SET state = 'pending', token = '', attempts = 0, "
-            f"due_at = {now} WHERE message_key = :key AND state = 'parked'"
+            f"due_at = {NOW} WHERE message_key = :key AND state = 'parked'"
         )
         self._pending = make(
-            f"SELECT count(*), {now} - min(received_at) FROM surehook_inbox "
+            f"SELECT count(*), {NOW} - min(received_at) FROM surehook_inbox "
             "WHERE due_at IS NOT NULL"
         )
-        self._purge = make(_purge(family, now))
+        self._purge = make(_purge(family))
 
     def insert(self, connection: Connection, values: dict[str, Any]) -> str:
         """Store one message: ``new``, ``duplicate`` or ``mismatch`` (known with another body)."""
@@ -125,8 +118,9 @@ class InboxSql:
         new = result.lastrowid == 0 if self._family == "mysql" else result.rowcount == 1
         if new:
             return "new"
-        known = self._known.run(connection, values).scalar()
-        return "duplicate" if known in {None, values["fingerprint"]} else "mismatch"
+        known = self._known.run(connection, values).rows
+        same = not known or known[0][0] == values["fingerprint"]
+        return "duplicate" if same else "mismatch"
 
     def claim(
         self, connection: Connection, token: str, limit: int, lease: int, now: int | None
@@ -134,14 +128,14 @@ class InboxSql:
         """Take up to `limit` due rows for `lease`, the longest due first."""
         values: dict[str, Any] = {"token": token, "limit": limit, "lease": lease, "now": now}
         if self._family != "mysql":
-            rows = self._claim.run(connection, values).fetchall()
+            rows = self._claim.run(connection, values).rows
         else:
-            keys = [row[0] for row in self._due.run(connection, values)]
+            keys = [row[0] for row in self._due.run(connection, values).rows]
             if not keys:
                 return []
-            taken = {"token": token, "lease": lease, "now": now, "keys": keys}
-            connection.execute(self._take, taken)
-            rows = self._taken.run(connection, values).fetchall()
+            for key in keys:
+                self._take.run(connection, {**values, "key": key})
+            rows = self._taken.run(connection, values).rows
         claimed = [_row(row) for row in rows]
         return sorted(claimed, key=lambda row: row.received_at)
 
@@ -153,16 +147,14 @@ class InboxSql:
 
     def parked(self, connection: Connection, limit: int) -> list[DeadLetter]:
         """The parked messages, oldest first."""
-        rows: Any = self._parked.run(connection, {"limit": limit})
         return [
             DeadLetter(_text(key), attempts, error, datetime.fromtimestamp(since / 1000, UTC))
-            for key, attempts, error, since in rows
+            for key, attempts, error, since in self._parked.run(connection, {"limit": limit}).rows
         ]
 
     def pending(self, connection: Connection, now: int | None) -> tuple[int, float]:
         """How many messages wait or are being handled, and the age of the oldest in seconds."""
-        row: Any = self._pending.run(connection, {"now": now}).one()
-        count, age = row
+        ((count, age),) = self._pending.run(connection, {"now": now}).rows
         return int(count), max(0.0, float(age or 0) / 1000)
 
     def purge(self, connection: Connection, ttl: int, limit: int, now: int | None) -> int:
@@ -174,11 +166,11 @@ class InboxSql:
         return key.encode() if self._family == "mysql" else key
 
 
-def _insert(family: str, now: str) -> str:
+def _insert(family: str) -> str:
     insert = (
         "INSERT INTO surehook_inbox (message_key, state, token, fingerprint, event_type, "
         "attempts, received_at, due_at, since, body) "
-        f"VALUES (:key, 'pending', '', :fingerprint, :event_type, 0, {now}, {now}, {now}, :body)"
+        f"VALUES (:key, 'pending', '', :fingerprint, :event_type, 0, {NOW}, {NOW}, {NOW}, :body)"
     )
     if family == "mysql":
         # As for receipts: the last insert id is 0 for a new row only.
@@ -188,8 +180,8 @@ def _insert(family: str, now: str) -> str:
     return insert + " ON CONFLICT (message_key) DO NOTHING"
 
 
-def _purge(family: str, now: str) -> str:
-    over = f"state = 'done' AND since <= {now} - :ttl"
+def _purge(family: str) -> str:
+    over = f"state = 'done' AND since <= {NOW} - :ttl"
     if family == "mysql":
         return f"DELETE FROM surehook_inbox WHERE {over} LIMIT :limit"
     return (

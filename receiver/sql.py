@@ -44,7 +44,11 @@ class SqlStore:
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self._database = Database(engine)
-        self._statements = statements_for(engine.dialect)
+        family = self._database.family
+        # MySQL's transactions have more than one statement, and SQLAlchemy must know of them.
+        direct = family != "mysql"
+        self._statements = statements_for(engine.dialect, family, direct=direct)
+        self._joined = statements_for(engine.dialect, family)
         self.blocking = self._database.blocking
 
     def create_table(self) -> Call[None]:
@@ -113,7 +117,7 @@ class SqlStore:
     def dead_letters(self, limit: int) -> Steps[list[DeadLetter]]:
         """See `receiver.gate.Store`. Reads the whole table: it has no index for this."""
         rows = yield self._database.run(
-            lambda c: self._statements.parked.run(c, {"limit": limit}).fetchall()
+            lambda c: self._statements.parked.run(c, {"limit": limit}).rows
         )
         return [
             DeadLetter(
@@ -178,7 +182,7 @@ class SqlStore:
         }
 
     def _key(self, key: str) -> str | bytes:
-        return key.encode() if self._statements.family == "mysql" else key
+        return key.encode() if self._database.family == "mysql" else key
 
 
 class _JoinedStore(SqlStore):
@@ -187,6 +191,7 @@ class _JoinedStore(SqlStore):
     def __init__(self, store: SqlStore, transaction: Transaction) -> None:
         self._database = store._database  # noqa: SLF001 - its own class
         self._statements = store._statements  # noqa: SLF001 - its own class
+        self._joined = store._joined  # noqa: SLF001 - its own class
         self._transaction = transaction
         self._ttl = 0
         # Never in another thread: the transaction belongs to the caller's.
@@ -209,7 +214,7 @@ class _JoinedStore(SqlStore):
         self._ttl = ttl
 
         def work(connection: Connection) -> ClaimResult:
-            return claim_on(connection, self._statements, wanted, max_failures, one_trip=False)
+            return claim_on(connection, self._joined, wanted, max_failures, one_trip=False)
 
         result: ClaimResult = yield self._join(work)
         return result
@@ -223,7 +228,7 @@ class _JoinedStore(SqlStore):
             return True
         values = {"key": self._key(key), "token": token, "ttl": ttl, "now": now}
         values["response"] = response
-        changed = yield self._join(lambda c: self._statements.complete.run(c, values).rowcount)
+        changed = yield self._join(lambda c: self._joined.complete.run(c, values).rowcount)
         return bool(changed == 1)
 
     def extend(self, key: str, token: str, *, lease: int, ttl: int, now: int | None) -> Steps[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult
+from sqlalchemy import Connection
 
 from receiver.receipt import (
     CLAIMED,
@@ -19,7 +19,7 @@ from receiver.receipt import (
     attempts_after,
     verdict,
 )
-from receiver.statements import Statements
+from receiver.statements import Result, Statements
 
 # Each swap that is lost means that another claim won, so few rounds are ever needed.
 _ROUNDS = 10
@@ -37,10 +37,10 @@ def claim_on(
     token = wanted["token"]
     found = None
     if one_trip and statements.family == "postgresql":
-        row = statements.claim.run(connection, wanted).fetchone()
-        if row is not None and row[0] is None:
+        rows = statements.claim.run(connection, wanted).rows
+        if rows and rows[0][0] is None:
             return Claimed(token, 1)
-        found = None if row is None else _receipt(row)
+        found = _receipt(rows[0]) if rows else None
     elif _inserted(statements.insert.run(connection, wanted), statements):
         return Claimed(token, 1)
     for _ in range(_ROUNDS):
@@ -98,7 +98,7 @@ def fail_on(
     return False
 
 
-def _inserted(result: CursorResult[Any], statements: Statements) -> bool:
+def _inserted(result: Result, statements: Statements) -> bool:
     if statements.family == "mysql":
         return result.lastrowid == 0
     return result.rowcount == 1
@@ -107,8 +107,8 @@ def _inserted(result: CursorResult[Any], statements: Statements) -> bool:
 def _read(
     connection: Connection, statements: Statements, wanted: dict[str, Any]
 ) -> tuple[Receipt, int] | None:
-    row = statements.read.run(connection, wanted).fetchone()
-    return None if row is None else _receipt(row)
+    rows = statements.read.run(connection, wanted).rows
+    return _receipt(rows[0]) if rows else None
 
 
 def _receipt(row: Any) -> tuple[Receipt, int]:

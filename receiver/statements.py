@@ -1,21 +1,20 @@
 """The SQL of receipts: table and statements, rendered once for each driver.
 
-Executed through ``exec_driver_sql``: a claim is worth little more than one round trip, and
-building or caching expressions would cost as much again.
+Text, not expressions: a claim is worth little more than one round trip, and building or caching
+expressions would cost as much again.
 """
 
 # ruff: noqa: S608 - the parts are constants of this module; values are always parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    CursorResult,
     Dialect,
     Integer,
     LargeBinary,
@@ -26,6 +25,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError
 
 from receiver.database import CLOCKS
 
@@ -63,22 +63,81 @@ receipts = Table(
 _COLUMNS = "state, token, fingerprint, attempts, leased_until, expires_at, response, error"
 
 
+NOW = "{now}"
+"""In the source of a statement: the injected time or else the database's."""
+
+
+class Result(NamedTuple):
+    """What a statement gave."""
+
+    rows: Sequence[Any]
+    rowcount: int
+    lastrowid: int
+
+
 class Statement:
-    """One statement as its driver wants it, with the order of its parameters."""
+    """One statement as its driver wants it, with and without an injected time.
 
-    __slots__ = ("_order", "sql")
+    `direct` statements go to the driver's cursor: for short transactions in autocommit mode, where
+    SQLAlchemy's result handling would cost as much as the round trip. The others are seen by
+    SQLAlchemy's events, as everything in the caller's transaction should be.
+    """
 
-    def __init__(self, source: str, dialect: Dialect) -> None:
-        compiled = text(source).compile(dialect=dialect)
-        self.sql = str(compiled)
-        # None for drivers that take names.
-        self._order = getattr(compiled, "positiontup", None)
+    __slots__ = ("_clocked", "_direct", "_plain", "_returns")
 
-    def run(self, connection: Connection, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+    def __init__(self, source: str, dialect: Dialect, *, direct: bool = False) -> None:
+        family = "mysql" if dialect.name == "mariadb" else dialect.name
+        given = "CAST(:now AS BIGINT)" if family == "postgresql" else ":now"
+        self._plain = _render(source.replace(NOW, CLOCKS[family]), dialect)
+        self._clocked = _render(source.replace(NOW, given), dialect)
+        self._direct = direct
+        self._returns = source.startswith(("SELECT", "WITH")) or "RETURNING" in source
+
+    def run(self, connection: Connection, parameters: Mapping[str, Any]) -> Result:
         """Execute with `parameters`, of which there may be more than the statement needs."""
-        if self._order is None:
-            return connection.exec_driver_sql(self.sql, dict(parameters))
-        return connection.exec_driver_sql(self.sql, tuple([parameters[n] for n in self._order]))
+        clocked = parameters.get("now") is not None
+        sql, order = self._clocked if clocked else self._plain
+        given: Any = parameters if order is None else tuple([parameters[name] for name in order])
+        if self._direct:
+            return _run_directly(connection, sql, given, returns=self._returns)
+        result = connection.exec_driver_sql(sql, given)
+        mysql_id = result.lastrowid if connection.dialect.name in {"mysql", "mariadb"} else 0
+        return Result(result.fetchall() if self._returns else (), result.rowcount, mysql_id)
+
+
+def _render(source: str, dialect: Dialect) -> tuple[str, tuple[str, ...] | None]:
+    """The driver's text and the order of its parameters, None for drivers that take names."""
+    compiled = text(source).compile(dialect=dialect)
+    order = getattr(compiled, "positiontup", None)
+    return str(compiled), None if order is None else tuple(order)
+
+
+def _run_directly(
+    connection: Connection,
+    sql: str,
+    parameters: Any,
+    *,
+    returns: bool,
+) -> Result:
+    pooled = connection.connection
+    cursor = pooled.cursor()
+    try:
+        cursor.execute(sql, parameters)
+        rows = cursor.fetchall() if returns else ()
+        return Result(rows, cursor.rowcount, 0)
+    except Exception as error:
+        dialect = connection.dialect
+        database_error = dialect.loaded_dbapi.Error
+        if not isinstance(error, database_error):
+            raise
+        lost = dialect.is_disconnect(error, pooled, cursor)
+        if lost:
+            connection.invalidate(error)
+        raise DBAPIError.instance(
+            sql, None, error, database_error, connection_invalidated=lost, dialect=dialect
+        ) from error
+    finally:
+        cursor.close()
 
 
 class Statements(NamedTuple):
@@ -98,57 +157,43 @@ class Statements(NamedTuple):
     family: str
 
 
-def statements_for(dialect: Dialect) -> Statements:
-    """The statements for PostgreSQL, SQLite, MySQL or MariaDB."""
-    family = "mysql" if dialect.name in {"mysql", "mariadb"} else dialect.name
-    given = "CAST(:now AS BIGINT)" if family == "postgresql" else ":now"
-    now = f"COALESCE({given}, {CLOCKS[family]})"
-    sources = {**_insert(family, now), **_reads(family, now), **_changes(now), **_chores(family)}
-    rendered = {name: Statement(source, dialect) for name, source in sources.items()}
+def statements_for(dialect: Dialect, family: str, *, direct: bool = False) -> Statements:
+    """The statements for a database of `family`."""
+    sources = {**_insert(family), **_reads(family), **_changes(NOW), **_chores(family)}
+    rendered = {name: Statement(source, dialect, direct=direct) for name, source in sources.items()}
     return Statements(family=family, **rendered)
 
 
-def _insert(family: str, now: str) -> dict[str, str]:
+def _insert(family: str) -> dict[str, str]:
     insert = (
         "INSERT INTO surehook_receipts (message_key, state, token, fingerprint, attempts, since, "
-        "leased_until, expires_at, error) "
-        f"SELECT :key, :state, :token, :fingerprint, 1, t.now, t.now + :lease, "
-        f"t.now + :lease + :ttl, :error FROM (SELECT {now} AS now) AS t"
+        "leased_until, expires_at, error) SELECT :key, :state, :token, :fingerprint, 1, t.now, "
+        f"t.now + :lease, t.now + :lease + :ttl, :error FROM (SELECT {NOW} AS now) AS t"
     )
-    if family == "postgresql":
-        insert = (
-            "INSERT INTO surehook_receipts (message_key, state, token, fingerprint, attempts, "
-            "since, leased_until, expires_at, error) "
-            f"VALUES (:key, :state, :token, :fingerprint, 1, {now}, {now} + :lease, "
-            f"{now} + :lease + :ttl, :error)"
-        )
     if family == "mysql":
         # Changes nothing, but locks the row at once exclusively (INSERT IGNORE would share the
         # lock, and two takeovers deadlock) and reports through the last insert id, 0 for a new
         # row, that there was one.
         insert += " ON DUPLICATE KEY UPDATE attempts = LAST_INSERT_ID(surehook_receipts.attempts"
-        insert += " + 1) - 1"
-    elif family == "sqlite":
-        # Without WHERE the parser takes ON CONFLICT for a join.
-        insert += " WHERE true ON CONFLICT (message_key) DO NOTHING"
-    else:
-        insert += " ON CONFLICT (message_key) DO NOTHING"
-    both = "SELECT 1"
-    if family == "postgresql":
-        both = (
-            f"WITH won AS ({insert} RETURNING 1) "
-            "SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM won UNION ALL "
-            f"SELECT {_COLUMNS}, {now} FROM surehook_receipts "
-            "WHERE message_key = :key AND NOT EXISTS (SELECT 1 FROM won)"
-        )
-    return {"insert": insert, "claim": both}
+        return {"insert": insert + " + 1) - 1", "claim": "SELECT 1"}
+    # SQLite: without WHERE its parser takes ON CONFLICT for a join.
+    insert += " WHERE true ON CONFLICT (message_key) DO NOTHING"
+    if family == "sqlite":
+        return {"insert": insert, "claim": "SELECT 1"}
+    return {
+        "insert": insert,
+        "claim": f"WITH won AS ({insert} RETURNING 1) "
+        f"SELECT {_COLUMNS}, {NOW} FROM surehook_receipts "
+        "WHERE message_key = :key AND NOT EXISTS (SELECT 1 FROM won) "
+        "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM won",
+    }
 
 
-def _reads(family: str, now: str) -> dict[str, str]:
+def _reads(family: str) -> dict[str, str]:
     # A plain read would show the snapshot of a transaction that began before the winner's commit.
     lock = " FOR UPDATE" if family == "mysql" else ""
     return {
-        "read": f"SELECT {_COLUMNS}, {now} FROM surehook_receipts WHERE message_key = :key{lock}",
+        "read": f"SELECT {_COLUMNS}, {NOW} FROM surehook_receipts WHERE message_key = :key{lock}",
         "parked": "SELECT message_key, attempts, error, since FROM surehook_receipts "
         "WHERE state = 'parked' ORDER BY since, message_key LIMIT :limit",
     }
@@ -176,8 +221,7 @@ def _changes(now: str) -> dict[str, str]:
 
 
 def _chores(family: str) -> dict[str, str]:
-    given = "CAST(:now AS BIGINT)" if family == "postgresql" else ":now"
-    over = f"state <> 'parked' AND expires_at <= COALESCE({given}, {CLOCKS[family]})"
+    over = f"state <> 'parked' AND expires_at <= {NOW}"
     if family == "mysql":
         return {"purge": f"DELETE FROM surehook_receipts WHERE {over} LIMIT :limit"}
     return {

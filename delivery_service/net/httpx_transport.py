@@ -282,7 +282,12 @@ class GuardedStream(httpcore.AsyncNetworkStream):
         """Do the handshake and return the encrypted stream."""
         PROGRESS.get().phase = Phase.HANDSHAKE
         limit = self._handshake_timeout
-        stream = await self._inner.start_tls(ssl_context, server_hostname, limit)
+        try:
+            stream = await self._inner.start_tls(ssl_context, server_hostname, limit)
+        except BaseException:
+            # httpcore forgets the connection when the deadline cancels a handshake.
+            await self._inner.aclose()
+            raise
         return GuardedStream(stream, self._read_budget, limit)
 
     def get_extra_info(self, info: str) -> Any:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Executable,
     Float,
     Integer,
+    Select,
     Text,
     and_,
     bindparam,
@@ -136,6 +137,25 @@ def _peek(_dialect: str, manual: bool) -> Executable:
     ).order_by(lanes.c.since)
 
 
+def _oldest_due(what: Any, of: Any, lane: Any, manual: bool) -> Select[Any]:
+    """``what`` of the due rows of a lane of ``of.endpoint_id``, oldest first.
+
+    A range over whole index entries, in their order, can only be read from the lane's index.
+    Equality and ``ORDER BY due_at`` could be read from the other one as well, through the rows of
+    all endpoints, and EXISTS or min() from the table; with statistics that are out of date, that
+    is what PostgreSQL did (tests/store/test_plans.py).
+    """
+    entry = (queue.c.endpoint_id, queue.c.lane, queue.c.due_at)
+    return (
+        select(what)
+        .where(
+            tuple_(*entry[:2]) >= tuple_(of.c.endpoint_id, lane),
+            tuple_(*entry) <= tuple_(of.c.endpoint_id, lane, _now(manual)),
+        )
+        .order_by(*entry)
+    )
+
+
 @cache
 def _visit(_dialect: str, manual: bool) -> Executable:
     ring = (
@@ -155,12 +175,8 @@ def _visit(_dialect: str, manual: bool) -> Executable:
     )
 
     def due(lane: int) -> Any:
-        # min() reads one entry of the index whatever the statistics say; EXISTS, when they are
-        # out of date, may read the whole table.
-        oldest = select(func.min(queue.c.due_at)).where(
-            queue.c.endpoint_id == ring.c.endpoint_id, queue.c.lane == literal(lane)
-        )
-        return func.coalesce(oldest.scalar_subquery() <= _now(manual), False)
+        one = _oldest_due(_ONE, ring, literal(lane), manual).limit(_ONE).correlate(ring)
+        return func.coalesce(one.scalar_subquery(), _ONE - _ONE) == _ONE
 
     return (
         select(
@@ -263,22 +279,13 @@ def _claim(dialect: str, manual: bool) -> Executable:
 def _picked_postgresql(manual: bool) -> Any:
     """The due rows of each lane that is wanted, locked one by one as the outer LIMIT asks.
 
-    The queue changes faster than its statistics, so nothing here leaves the planner a choice
-    that could be bad. A range over whole index entries, in their order, can only be read from the
-    lane's index (equality and ``ORDER BY due_at`` could be read from the other one, through all
-    rows of all endpoints). The inner, constant LIMIT is there because an unknown one is taken for
-    a tenth of the table. And ctid, not the key, leads back to the rows: a join might read them
-    all.
+    The queue changes faster than its statistics, so the planner is left no choice that could be
+    bad. The inner, constant LIMIT is there because an unknown one is taken for a tenth of the
+    table. And ctid, not the key, leads back to the rows: a join might read them all.
     """
     w = relation("postgresql", "w", _WANTS)
-    entry = tuple_(queue.c.endpoint_id, queue.c.lane, queue.c.due_at)
     oldest = (
-        select(literal_column("ctid").label("tid"))
-        .where(
-            entry > tuple_(w.c.endpoint_id, w.c.lane, literal_column("'-infinity'::timestamptz")),
-            entry <= tuple_(w.c.endpoint_id, w.c.lane, _now(manual)),
-        )
-        .order_by(queue.c.endpoint_id, queue.c.lane, queue.c.due_at)
+        _oldest_due(literal_column("ctid").label("tid"), w, w.c.lane, manual)
         .limit(literal_column(str(MOST_OF_LANE)))
         .with_for_update(skip_locked=True)
         .correlate(w)
@@ -292,15 +299,8 @@ def _picked_postgresql(manual: bool) -> Any:
 def _picked_sqlite(manual: bool) -> Any:
     # SQLite has no LATERAL, and writers take turns (BEGIN IMMEDIATE), so nothing is locked.
     w = relation("sqlite", "w", _WANTS)
-    oldest = queue.alias("oldest")
     rows = (
-        select(oldest.c.delivery_id)
-        .where(
-            oldest.c.endpoint_id == w.c.endpoint_id,
-            oldest.c.lane == w.c.lane,
-            oldest.c.due_at <= _now(manual),
-        )
-        .order_by(oldest.c.due_at)
+        _oldest_due(queue.c.delivery_id, w, w.c.lane, manual)
         .limit(literal_column(str(MOST_OF_LANE)))
         .correlate(w)
     )

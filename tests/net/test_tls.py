@@ -26,7 +26,7 @@ from delivery_service.net.tls import TlsSettings, TlsSettingsError, build_contex
 from delivery_service.net.transport import PreparedRequest
 from delivery_service.policy.outcome import OutcomeKind
 from tests.net.conftest import names
-from tests.net.receivers import GOOD, after_request, receiver, until
+from tests.net.receivers import receiver, until
 
 LONG_AGO = dt.datetime(2001, 1, 1, tzinfo=dt.UTC)
 LAST_YEAR = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -168,14 +168,6 @@ async def test_e21_e25_bad_certificate_is_tls_with_the_exact_reason(
     assert seen.requests == []
 
 
-async def test_plain_http_on_a_tls_port_is_tls(transport):
-    async with receiver(after_request(GOOD)) as seen:
-        seen_url = seen.url(scheme="https")
-        outcome = await transport.send(post(seen_url), 0.5)
-    assert outcome.kind in {OutcomeKind.TLS, OutcomeKind.TIMEOUT}
-    assert not outcome.may_have_arrived
-
-
 async def test_closed_in_the_handshake_is_tls(transport):
     async def hang_up(reader, writer):
         await reader.read(10)
@@ -185,11 +177,28 @@ async def test_closed_in_the_handshake_is_tls(transport):
         writer.write(b"220 mail.example ESMTP\r\n")
         await reader.read()
 
-    for behaviour in (hang_up, talk_plain):
+    async def answer_plain(reader, writer):
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await reader.read()
+
+    for behaviour in (hang_up, talk_plain, answer_plain):
         async with receiver(behaviour) as seen:
             outcome = await transport.send(post(seen.url(scheme="https")), 5.0)
         assert outcome.kind is OutcomeKind.TLS, outcome
         assert not outcome.may_have_arrived
+
+
+async def test_slow_handshake_ends_at_the_deadline(transport):
+    async def stall(reader, writer):
+        await reader.read(65536)
+        await reader.read()
+
+    async with receiver(stall) as slow:
+        outcome = await transport.send(post(slow.url(scheme="https")), 0.3)
+        await until(lambda: slow.closed == 1)
+    assert outcome.kind is OutcomeKind.TIMEOUT
+    assert not outcome.may_have_arrived
 
 
 async def test_slow_handshakes_end_at_the_deadline_200_at_once(make_aiohttp):

@@ -141,10 +141,14 @@ async def test_e04_cancelled_in_a_body_then_closed(make_transport):
 
 
 async def test_e04_closed_with_requests_in_flight(make_transport):
+    async def read_only(reader, writer):
+        seen.requests.append(await read_request(reader))
+        await reader.read()
+
     transport = make_transport()
-    async with receiver(never_answer) as seen:
+    async with receiver(read_only) as seen:
         tasks = [asyncio.create_task(transport.send(post(seen.url()), 30.0)) for _ in range(5)]
-        await until(lambda: seen.connections == 5)
+        await until(lambda: len(seen.requests) == 5)
         await transport.close()
         outcomes = await asyncio.wait_for(asyncio.gather(*tasks), 5)
     assert not any(outcome.delivered for outcome in outcomes)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 from sqlalchemy import Connection, Table, func, make_url, select
 
-from delivery_service.bootstrap import Service, build
+from delivery_service.bootstrap import Service, build, make_transport
 from delivery_service.clock import Clock
 from delivery_service.policy.sharing import Want
 from delivery_service.sealing import generate_encryption_key
@@ -86,6 +86,14 @@ class Stored:
             timedelta(minutes=1),
             self.now,
         )
+
+    async def work(self) -> None:
+        """Let a worker do everything that is due now."""
+        transport = make_transport(self.service.settings)
+        try:
+            await self.service.worker(transport).run_until_idle()
+        finally:
+            await transport.close()
 
     async def end(self, *delivery_ids: str, status: str = "delivered") -> None:
         """End deliveries, as if they had been attempted."""

@@ -1,0 +1,378 @@
+"""The engine as a state machine: the real store, a virtual clock and a scripted network.
+
+Hypothesis tries sequences of what people, workers, networks and crashes do, in any order, and
+compares the database after every step. ``SUREHOOK_MODEL_EXAMPLES=2000`` searches longer, each
+time elsewhere; without it the same sequences are tried every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from delivery_service.bootstrap import Service
+from delivery_service.clock import ManualClock
+from delivery_service.sealing import Sealer
+from delivery_service.settings import Settings
+from delivery_service.store import deliveries, endpoints
+from delivery_service.store.database import open_database
+from delivery_service.worker.notices import OPERATOR
+from sender import tables
+from tests.model import invariants
+from tests.model.expected import Delivery, Endpoint
+from tests.model.network import OUTCOMES
+from tests.model.world import START, TENANTS, Held, Worker, World
+from tests.support.postgres import Postgres
+
+EXAMPLES = int(os.environ.get("SUREHOOK_MODEL_EXAMPLES", "0"))
+
+picks = st.integers(0, 11)
+workers = st.integers(0, 2)
+FATES = st.sampled_from(["ok", "ok", "ok", "ok", "rolled back", "unnoticed"])
+SPANS = st.sampled_from(
+    [
+        timedelta(seconds=1),
+        timedelta(seconds=20),
+        timedelta(seconds=61),  # past a lease, the first retry and the first pause
+        timedelta(minutes=11),  # past every retry and every Retry-After
+        timedelta(hours=1),
+        timedelta(hours=3),  # past the overlap of secrets
+    ]
+)
+
+
+class Bench:
+    """One database for all examples, and the loop that its connections belong to."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.settings = Settings(
+            database_url=url,
+            encryption_keys=[key],
+            circuit_open_after=3,
+            circuit_first_pause=30,
+            circuit_longest_pause=600,
+            disable_after=7200,
+        )
+        self.loop = asyncio.new_event_loop()
+        self.database = open_database(self.settings)
+        self.sealer = Sealer([key])
+        self.run(self.database.write(tables.metadata.create_all))
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def world(self) -> World:
+        self.run(self.database.write(_empty))
+        clock = ManualClock(START)
+        service = Service(self.settings, self.database, self.sealer, clock)
+        return World(service, clock, self.run)
+
+    def close(self) -> None:
+        self.run(self.database.close())
+        self.run(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+def _empty(connection: Any) -> None:
+    for table in tables.metadata.sorted_tables:
+        connection.execute(table.delete())
+
+
+BENCH: list[Bench] = []
+"""The bench in use: hypothesis makes the machines itself and hands them nothing."""
+
+
+class Engine(RuleBasedStateMachine):
+    """What may happen on any database."""
+
+    world: World
+
+    @initialize(limits=st.lists(st.sampled_from([None, 0.1]), min_size=3, max_size=3))
+    def begin(self, limits: list[float | None]) -> None:
+        self.world = BENCH[-1].world()
+        for rate, tenant in zip(limits, ("acme", "acme", "globex"), strict=True):
+            self.world.add_endpoint(tenant, rate_limit=rate)
+        self.world.add_endpoint("acme")
+        self.world.add_endpoint(OPERATOR)
+
+    # --- picking ---
+
+    def endpoint(self, pick: int) -> Endpoint:
+        known = list(self.world.expected.endpoints.values())
+        return known[pick % len(known)]
+
+    def delivery(self, pick: int) -> Delivery:
+        known = list(self.world.expected.deliveries.values())
+        return known[-1 - pick % len(known)]
+
+    def some(self, wanted: str, worker: int, pick: int) -> tuple[Worker, Held] | None:
+        """A worker that has such a claim, ``worker`` or the next, and one of its claims."""
+        for offset in range(3):
+            chosen = self.world.workers[(worker + offset) % 3]
+            found: list[Held] = getattr(chosen, wanted)
+            if found:
+                return chosen, found[pick % len(found)]
+        return None
+
+    def have_deliveries(self) -> bool:
+        return bool(self.world.expected.deliveries)
+
+    def have_claims(self) -> bool:
+        return any(worker.unsent for worker in self.world.workers)
+
+    def have_requests(self) -> bool:
+        return any(worker.in_flight for worker in self.world.workers)
+
+    def have_results(self) -> bool:
+        return any(worker.results or worker.unsure for worker in self.world.workers)
+
+    # --- people ---
+
+    @rule(tenant=st.sampled_from(TENANTS))
+    def publish(self, tenant: str) -> None:
+        self.world.publish(tenant)
+
+    @rule(tenant=st.sampled_from(TENANTS))
+    def publish_and_roll_back(self, tenant: str) -> None:
+        self.world.publish(tenant, commit=False)
+
+    @rule(pick=picks)
+    def disable(self, pick: int) -> None:
+        self.world.disable(self.endpoint(pick))
+
+    @rule(pick=picks)
+    def enable(self, pick: int) -> None:
+        self.world.enable(self.endpoint(pick))
+
+    @rule(pick=picks, sure=st.integers(0, 3))
+    def delete(self, pick: int, sure: int) -> None:
+        if sure == 3:
+            self.world.remove(self.endpoint(pick))
+
+    @rule(pick=picks)
+    def rotate(self, pick: int) -> None:
+        self.world.rotate(self.endpoint(pick))
+
+    @rule(pick=picks)
+    def move(self, pick: int) -> None:
+        self.world.move(self.endpoint(pick))
+
+    @precondition(have_deliveries)
+    @rule(pick=picks)
+    def cancel(self, pick: int) -> None:
+        self.world.cancel(self.delivery(pick))
+
+    @precondition(have_deliveries)
+    @rule(chosen=st.lists(picks, min_size=1, max_size=3))
+    def redeliver(self, chosen: list[int]) -> None:
+        self.world.redeliver([self.delivery(pick) for pick in chosen])
+
+    @precondition(have_deliveries)
+    @rule(pick=picks)
+    def retry_now(self, pick: int) -> None:
+        self.world.retry_now(self.delivery(pick))
+
+    @rule(span=SPANS)
+    def advance(self, span: timedelta) -> None:
+        self.world.clock.advance(span)
+
+    # --- workers ---
+
+    @precondition(have_deliveries)
+    @rule(worker=workers, fate=FATES)
+    def claim(self, worker: int, fate: str) -> None:
+        self.world.claim(self.world.workers[worker], fate)
+
+    @precondition(have_claims)
+    @rule(worker=workers, pick=picks)
+    def start(self, worker: int, pick: int) -> None:
+        if found := self.some("unsent", worker, pick):
+            self.world.start(*found)
+
+    @precondition(have_claims)
+    @rule(worker=workers)
+    def start_all(self, worker: int) -> None:
+        for held in self.world.workers[worker].unsent:
+            self.world.start(self.world.workers[worker], held)
+
+    @precondition(have_requests)
+    @rule(worker=workers, pick=picks, outcome=st.sampled_from([*OUTCOMES, "cancelled"]))
+    def finish(self, worker: int, pick: int, outcome: str) -> None:
+        if found := self.some("in_flight", worker, pick):
+            self.world.finish(*found, outcome)
+
+    @precondition(have_requests)
+    @rule(worker=workers, outcome=st.sampled_from(["200", "500", "timeout"]))
+    def finish_all(self, worker: int, outcome: str) -> None:
+        chosen = self.world.workers[worker]
+        for held in chosen.in_flight:
+            self.world.finish(chosen, held, outcome)
+
+    @precondition(have_results)
+    @rule(worker=workers, count=st.integers(1, 8), fate=FATES)
+    def record(self, worker: int, count: int, fate: str) -> None:
+        chosen = self.world.workers[worker]
+        if chosen.results or chosen.unsure:
+            self.world.record(chosen, count, fate)
+
+    @rule(worker=workers)
+    def crash(self, worker: int) -> None:
+        self.world.crash(self.world.workers[worker])
+
+    # --- what must hold ---
+
+    @invariant()
+    def database_is_as_expected(self) -> None:
+        if hasattr(self, "world"):
+            self.world.write(invariants.check, self.world.expected)
+
+    def teardown(self) -> None:
+        """Whatever happened, a network that recovers lets everything come to an end."""
+        if not hasattr(self, "world"):
+            return
+        for worker in list(self.world.workers):
+            self.world.crash(worker)
+        worker = self.world.workers[0]
+        for _ in range(60):
+            if all(d.status != "pending" for d in self.world.expected.deliveries.values()):
+                break
+            self.world.clock.advance(timedelta(minutes=11))
+            self.world.claim(worker, "ok")
+            for held in worker.unsent:
+                self.world.start(worker, held)
+                self.world.finish(worker, held, "200")
+            while worker.results:
+                self.world.record(worker, 100, "ok")
+        else:
+            raise AssertionError("deliveries are stuck")
+        self.database_is_as_expected()
+
+
+class ConcurrentEngine(Engine):
+    """What else may happen where transactions overlap."""
+
+    @precondition(Engine.have_deliveries)
+    @rule(one=workers, first_commits=st.booleans())
+    def claim_at_once(self, one: int, first_commits: bool) -> None:
+        world = self.world
+        first, second = world.workers[one], world.workers[(one + 1) % 3]
+        mark = world.clock.monotonic()
+
+        async def overlap() -> tuple[Any, Any]:
+            async with world.database.engine.connect() as a:
+                taken = await a.run_sync(world.take_within, first)
+                async with world.database.engine.begin() as b:
+                    other = await b.run_sync(world.take_within, second)
+                await (a.commit() if first_commits else a.rollback())
+            return taken, other
+
+        taken, other = world.run(overlap())
+        if first_commits:
+            # Neither saw the other's claims: they can be told in either order.
+            world.expect_claimed(first, taken, mark)
+        world.expect_claimed(second, other, mark)
+
+    @rule(tenant=st.sampled_from(TENANTS), pick=picks, change=st.sampled_from(["off", "delete"]))
+    def publish_while_disabling(self, tenant: str, pick: int, change: str) -> None:
+        world = self.world
+        seen, endpoint = world.matching(tenant), self.endpoint(pick)
+
+        async def overlap() -> str:
+            async with world.database.engine.begin() as a:
+                event_id = await a.run_sync(world.publish_within, tenant)
+                async with world.database.engine.begin() as b:
+                    if change == "off":
+                        await b.run_sync(endpoints.disable, endpoint.id, "operator", world.now)
+                    else:
+                        await b.run_sync(endpoints.remove, endpoint.id, world.now)
+            return event_id
+
+        event_id = world.run(overlap())
+        if change == "delete" and not endpoint.deleted:
+            world.expected.deleted(endpoint.id)
+        elif change == "off" and endpoint.enabled:
+            world.expected.disabled(endpoint.id, "operator")
+        world.expect_published(event_id, seen, world.now)
+
+    @precondition(Engine.have_deliveries)
+    @rule(pick=picks)
+    def redeliver_while_disabling(self, pick: int) -> None:
+        world, delivery = self.world, self.delivery(pick)
+        endpoint = world.expected.endpoints[delivery.endpoint_id]
+
+        async def overlap() -> list[str]:
+            async with world.database.engine.begin() as a:
+                done = await a.run_sync(deliveries.redeliver, [delivery.id], world.now)
+                async with world.database.engine.begin() as b:
+                    await b.run_sync(endpoints.disable, endpoint.id, "operator", world.now)
+            return done
+
+        revived = world.expected.redelivered(delivery.id, world.now)
+        assert world.run(overlap()) == ([delivery.id] if revived else [])
+        if endpoint.enabled:
+            state = delivery.status, delivery.reason, delivery.due
+            world.expected.disabled(endpoint.id, "operator")
+            if revived:  # the disable could not see it; the next claim ends it
+                delivery.status, delivery.reason, delivery.due = state
+
+
+def _run(machine: type[Engine], bench: Bench, examples: int, steps: int) -> None:
+    BENCH.append(bench)
+    try:
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=EXAMPLES or examples,
+                stateful_step_count=steps,
+                derandomize=not EXAMPLES,
+                database=None,
+                deadline=None,
+                print_blob=True,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    finally:
+        BENCH.pop()
+        bench.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory where there is one: every commit is synced to disk."""
+    shared = Path("/dev/shm")
+    folder = tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None)
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+def test_engine_model_on_sqlite(memory: Path) -> None:
+    bench = Bench(f"sqlite:///{memory / 'model.sqlite3'}", Fernet.generate_key().decode())
+    _run(Engine, bench, examples=60, steps=50)
+
+
+def test_engine_model_on_postgresql(postgres: Postgres) -> None:
+    name = postgres.create_database()
+    bench = Bench(postgres.url(name, "psycopg").replace("+psycopg", ""), Fernet.generate_key().decode())
+    try:
+        _run(ConcurrentEngine, bench, examples=25, steps=50)
+    finally:
+        postgres.drop(name)
