@@ -90,11 +90,7 @@ async def redeliver(context: Here, caller: Editor, delivery_id: DeliveryId) -> D
 
 def _redeliver(connection: Connection, context: Context, caller: Caller, delivery_id: str) -> Row:
     row = _fetch(connection, caller, delivery_id)
-    endpoint = endpoints.lock_health(connection, [row["endpoint_id"]]).get(row["endpoint_id"])
-    if endpoint is None or endpoints.get(connection, row["endpoint_id"]) is None:
-        raise conflict("endpoint-deleted", "The endpoint of this delivery was deleted.")
-    if endpoint["status"] != endpoints.ENABLED:
-        raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
+    _check_endpoint(connection, row["endpoint_id"])
     if row["status"] == deliveries.PENDING:
         if not deliveries.retry_now(connection, delivery_id, context.now):
             raise conflict("in-flight", "This delivery is being sent just now.")
@@ -105,6 +101,15 @@ def _redeliver(connection: Connection, context: Context, caller: Caller, deliver
     return _fetch(connection, caller, delivery_id)
 
 
+def _check_endpoint(connection: Connection, endpoint_id: str) -> None:
+    endpoints.lock_health(connection, [endpoint_id])
+    endpoint = endpoints.get(connection, endpoint_id)
+    if endpoint is None:
+        raise conflict("endpoint-deleted", "The endpoint of this delivery was deleted.")
+    if endpoint["status"] != endpoints.ENABLED:
+        raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
+
+
 def _check_replay_window(connection: Connection, context: Context, row: Row) -> None:
     window = context.settings.replay_window
     if workers.time(connection, context.now) - row["created_at"] > window:
@@ -113,6 +118,27 @@ def _check_replay_window(connection: Connection, context: Context, row: Row) -> 
             f"This delivery is older than the setting replay_window ({window}); receivers may have"
             " forgotten its id and would act twice.",
         )
+
+
+@routes.post(f"{PATH}/send-as-new", status_code=202, responses=responses(404, 409))
+async def send_as_new(context: Here, caller: Editor, delivery_id: DeliveryId) -> Delivery:
+    """Send a delivery's event to its endpoint under a new id, which receivers act on once more.
+
+    The new delivery names the old one as `copy_of`.
+    """
+
+    def copy(connection: Connection) -> Row:
+        row = _fetch(connection, caller, delivery_id)
+        _check_endpoint(connection, row["endpoint_id"])
+        event = {"id": row["event_id"], "tenant_id": row["tenant_id"], "type": row["event_type"]}
+        new = deliveries.add(
+            connection, event, row["endpoint_id"], context.now, copy_of=delivery_id
+        )
+        return _fetch(connection, caller, new)
+
+    row = await context.write(copy)
+    context.poke()
+    return show_delivery(row)
 
 
 @routes.post(f"{PATH}/cancel", responses=responses(404, 409))

@@ -105,6 +105,13 @@ def _change(
     return _shown(connection, tenant_id)
 
 
+@routes.delete(PATH, status_code=204, responses=responses(404))
+async def delete_tenant(context: Here, _caller: Admin, tenant_id: ThisTenant) -> None:
+    """Delete a tenant with everything in it: endpoints, events, deliveries, attempts and keys."""
+    if not await context.write(tenants.remove, tenant_id):
+        raise not_found("tenant")
+
+
 def _shown(connection: Connection, tenant_id: str) -> Tenant:
     row = tenants.get(connection, tenant_id)
     if row is None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from delivery_service.bootstrap import guard_policy
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
 from delivery_service.net.guard import check_url
+from delivery_service.net.rules import guard_policy
 from delivery_service.sealing import sealer_for
 from delivery_service.settings import Settings
 from delivery_service.store import endpoints

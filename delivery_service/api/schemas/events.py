@@ -20,6 +20,9 @@ from delivery_service.api.schemas.common import (
 from wire.ids import DELIVERY, EVENT
 from wire.rawjson import RawJson
 
+MAX_BATCH = 1000
+"""Events of one batch."""
+
 
 def _is_raw(value: Any) -> RawJson:
     if not isinstance(value, RawJson):
@@ -49,6 +52,19 @@ class NewEvent(Given):
     idempotency_key: IdempotencyKey | None = None
 
 
+class NewBatch(Given):
+    """Events to publish together."""
+
+    events: list[NewEvent] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+class NewTest(Given):
+    """A test event."""
+
+    type: EventType = "surehook.test"
+    data: Data
+
+
 class Published(Shown):
     """What was published."""
 
@@ -59,6 +75,12 @@ class Published(Shown):
     duplicate: bool = Field(
         description="Whether the idempotency key was used before: then these are the first event's."
     )
+
+
+class PublishedBatch(Shown):
+    """What was published, in the order of the batch."""
+
+    items: list[Published]
 
 
 class Event(Shown):
