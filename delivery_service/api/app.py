@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from delivery_service.api import (
+    audit,
     contract,
     deliveries,
     endpoints,
@@ -81,6 +82,7 @@ def create_app(
         events.routes,
         deliveries.routes,
         keys.routes,
+        audit.routes,
     ):
         app.include_router(routes)
     _complete_openapi(app)

@@ -9,10 +9,11 @@ from typing import Annotated, NoReturn
 from fastapi import Path, Query, Response
 from sqlalchemy import Connection
 
-from delivery_service.api.auth import Reader
+from delivery_service.api.audit import note
+from delivery_service.api.auth import Admin, Reader
 from delivery_service.api.context import Here, Row
 from delivery_service.api.paging import last_id, page_of, read_cursor
-from delivery_service.api.problems import not_found, responses
+from delivery_service.api.problems import conflict, not_found, responses
 from delivery_service.api.routing import router
 from delivery_service.api.schemas.common import Page, path_id
 from delivery_service.api.schemas.events import Event, EventFilter, EventWithBody, event_members
@@ -60,6 +61,24 @@ async def read_event(context: Here, caller: Reader, event_id: EventId) -> Respon
     other = b"null" if raw is not None else json.dumps(base64.b64encode(body).decode()).encode()
     content = b'%b,"size":%d,"body_base64":%b,"body":%b}' % (head, len(body), other, raw or b"null")
     return Response(content, media_type="application/json")
+
+
+@routes.delete("/events/{event_id}/body", status_code=204, responses=responses(404, 409))
+async def delete_event_body(context: Here, caller: Admin, event_id: EventId) -> None:
+    """Delete what an event said, for good, and keep that it was sent. Not while one is pending."""
+
+    def delete(connection: Connection) -> None:
+        row = events.lock(connection, event_id)
+        if row is None:
+            raise not_found("event")
+        if row["body_deleted_at"] is not None:
+            return
+        if not events.delete_body(connection, event_id, context.now):
+            raise conflict("pending", "A delivery of this event is pending; cancel it first.")
+        tenant_id = row["tenant_id"]
+        note(connection, context, caller, "event.body_deleted", event_id, tenant_id=tenant_id)
+
+    await context.write(delete)
 
 
 def _as_json(row: Row) -> bytes | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, exists, select, update
 
-from sender.tables import events
+from sender.tables import deliveries, events
+from sender.types import moment
 from wire.envelope import encode_event
 from wire.ids import EVENT, first_id, id_time, new_id
 
@@ -16,6 +17,29 @@ def get(connection: Connection, event_id: str) -> dict[str, Any] | None:
     """Return an event with its body, or None."""
     row = connection.execute(select(events).where(events.c.id == event_id)).one_or_none()
     return None if row is None else row._asdict()
+
+
+def lock(connection: Connection, event_id: str) -> dict[str, Any] | None:
+    """Lock an event and return it, or None."""
+    row = connection.execute(
+        select(events).where(events.c.id == event_id).with_for_update()
+    ).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def delete_body(connection: Connection, event_id: str, now: datetime | None = None) -> bool:
+    """Delete the body of a locked event, for good; False while a delivery of it is pending."""
+    waiting = connection.execute(
+        select(exists().where(deliveries.c.event_id == event_id, deliveries.c.status == "pending"))
+    ).scalar_one()
+    if waiting:
+        return False
+    connection.execute(
+        update(events)
+        .where(events.c.id == event_id, events.c.body_deleted_at.is_(None))
+        .values(body=b"", fingerprint=None, body_deleted_at=moment(now))
+    )
+    return True
 
 
 def add(

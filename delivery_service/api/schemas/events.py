@@ -92,6 +92,7 @@ class Event(Shown):
     content_type: str
     idempotency_key: str | None
     created_at: UtcMoment
+    body_deleted_at: UtcMoment | None = Field(description="Set when its body was deleted.")
 
 
 class EventWithBody(Event):
