@@ -240,6 +240,19 @@ workers = Table(
 )
 
 
+event_types = Table(
+    PREFIX + "event_types",
+    metadata,
+    Column("name", Id, primary_key=True),
+    Column("description", Text, nullable=False, server_default=""),
+    Column("schema", JSON(none_as_null=True)),
+    Column("validation", Text, nullable=False, server_default="off"),
+    Column("example", JSON(none_as_null=True)),
+    Column("archived_at", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+)
+
 # Who changed what: rows are only ever added here. Secrets are left out of `before` and `after`.
 audit_log = Table(
     PREFIX + "audit_log",

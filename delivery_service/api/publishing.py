@@ -52,8 +52,9 @@ async def publish_event(
 
     The answer comes after the commit. A key that was used for other content is refused with 422.
     """
+    warnings = await context.catalogue.check(context, body.type, body.data, "#/data")
     event = _event(body, choose_key(key, body.idempotency_key))
-    return _accepted(_shown((await _publish(context, [event], "#"))[0]))
+    return _accepted(_shown((await _publish(context, [event], "#"))[0], warnings))
 
 
 @batch_routes.post(
@@ -69,9 +70,14 @@ async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatc
 
     The body may have 4 MiB; each event has the limit of a single one.
     """
+    check = context.catalogue.check
+    warnings = [
+        await check(context, event.type, event.data, f"#/events/{position}/data")
+        for position, event in enumerate(body.events)
+    ]
     batch = [_event(event, event.idempotency_key) for event in body.events]
     done = await _publish(context, batch, "#/events/{}")
-    return _accepted({"items": [_shown(published) for published in done]})
+    return _accepted({"items": [_shown(*item) for item in zip(done, warnings, strict=True)]})
 
 
 @routes.post(
@@ -154,12 +160,13 @@ def _refusal(error: SurehookError, pointer: str) -> Problem:
     return invalid(pointer, str(error))
 
 
-def _shown(published: Published) -> dict[str, Any]:
-    return {
+def _shown(published: Published, warnings: list[str] | None = None) -> dict[str, Any]:
+    shown = {
         "id": published.event_id,
         "deliveries": published.delivery_ids,
         "duplicate": published.duplicate,
     }
+    return {**shown, "warnings": warnings} if warnings else shown
 
 
 def _accepted(content: dict[str, Any]) -> Response:

@@ -20,6 +20,7 @@ PLATFORM = {**ADMIN, "read": "ok"}
 PUBLISH = {**ADMIN, "publish": "ok"}
 READ = {"admin": "ok", "publish": 403, "read": "ok", "tenant": "ok", "other": 404}
 EDIT = {**READ, "read": 403}
+SHARED = {**READ, "other": "ok"}  # the platform's own, for everybody
 LIST = {**READ, "other": "ok"}  # but empty
 
 OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
@@ -39,6 +40,11 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("GET", "/v1/endpoints/{endpoint_id}/secrets"): (READ, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/secrets/rotate"): (EDIT, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/test"): (EDIT, {}),
+    ("GET", "/v1/event-types"): (SHARED, {}),
+    ("GET", "/v1/event-types-openapi"): (SHARED, {}),
+    ("GET", "/v1/event-types/{name}"): (SHARED, {}),
+    ("PUT", "/v1/event-types/{name}"): (ADMIN, {"json": {}}),
+    ("DELETE", "/v1/event-types/{name}"): (ADMIN, {}),
     ("POST", "/v1/events"): (PUBLISH, event()),
     ("POST", "/v1/events/batch"): (
         PUBLISH,
@@ -65,6 +71,7 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
 async def _things_of_acme(api: Api) -> dict[str, str]:
     endpoint = await api.endpoint()
     done = await api.publish()
+    await api.ok("PUT", "/v1/event-types/invoice.paid", json={})
     keys = (await api.ok("GET", "/v1/keys", params={"scope": "publish"}))["items"]
     return {
         "tenant_id": "acme",
@@ -72,6 +79,7 @@ async def _things_of_acme(api: Api) -> dict[str, str]:
         "event_id": done["id"],
         "delivery_id": done["deliveries"][0],
         "key_id": keys[0]["id"],
+        "name": "invoice.paid",
     }
 
 

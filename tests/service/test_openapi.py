@@ -117,6 +117,7 @@ def _things(url: str, headers: dict[str, str]) -> dict[str, str]:
     with httpx.Client(base_url=url, headers=headers) as client:
         made = client.post("/v1/endpoints", json={"tenant": "acme", "url": URL}).json()
         done = client.post("/v1/events", **event_of("acme")).json()
+        client.put("/v1/event-types/invoice.paid", json={})
         key = client.post("/v1/keys", json={"name": "k", "scope": "read"}).json()
     return {
         "tenant_id": "acme",
@@ -124,6 +125,7 @@ def _things(url: str, headers: dict[str, str]) -> dict[str, str]:
         "event_id": done["id"],
         "delivery_id": done["deliveries"][0],
         "key_id": key["id"],
+        "name": "invoice.paid",
     }
 
 

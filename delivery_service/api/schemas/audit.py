@@ -29,6 +29,9 @@ Action = Literal[
     "delivery.redelivered",
     "delivery.sent_as_new",
     "delivery.cancelled",
+    "event_type.created",
+    "event_type.changed",
+    "event_type.archived",
     "key.created",
     "key.revoked",
 ]

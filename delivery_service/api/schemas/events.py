@@ -75,6 +75,9 @@ class Published(Shown):
     duplicate: bool = Field(
         description="Whether the idempotency key was used before: then these are the first event's."
     )
+    warnings: list[str] | None = Field(
+        None, description="What does not fit the event type's schema, where that only warns."
+    )
 
 
 class PublishedBatch(Shown):

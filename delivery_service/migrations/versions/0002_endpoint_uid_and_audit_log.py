@@ -1,4 +1,4 @@
-"""Endpoints' own ids and metadata, deleted bodies, and the audit log.
+"""Endpoints' own ids and metadata, deleted bodies, the catalogue of event types, the audit log.
 
 Revision ID: 0002
 """
@@ -40,6 +40,18 @@ def upgrade() -> None:
         sqlite_where=keyed,
     )
     op.create_table(
+        "surehook_event_types",
+        sa.Column("name", ID, nullable=False),
+        sa.Column("description", sa.Text(), server_default="", nullable=False),
+        sa.Column("schema", sa.JSON()),
+        sa.Column("validation", sa.Text(), server_default="off", nullable=False),
+        sa.Column("example", sa.JSON()),
+        sa.Column("archived_at", MOMENT),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("updated_at", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_surehook_event_types")),
+    )
+    op.create_table(
         "surehook_audit_log",
         sa.Column("id", ID, nullable=False),
         sa.Column("at", MOMENT, nullable=False),
@@ -58,6 +70,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Remove what `upgrade` added."""
     op.drop_table("surehook_audit_log")
+    op.drop_table("surehook_event_types")
     op.drop_index("ix_surehook_events_keyed", "surehook_events")
     op.drop_column("surehook_events", "body_deleted_at")
     op.drop_index("uq_surehook_endpoints_uid", "surehook_endpoints")
