@@ -181,20 +181,20 @@ class Settings(BaseSettings):
         " only: it lets every tenant reach the platform's network.",
     )
 
-    retention: timedelta = Field(
+    retention: Duration = Field(
         timedelta(days=90),
         ge=timedelta(),
         description="How long an event is kept with its deliveries and attempts, counted from"
         " the end of the last of its deliveries; 0 keeps everything. Pending ones are never"
         " removed.",
     )
-    attempt_retention: timedelta = Field(
+    attempt_retention: Duration = Field(
         timedelta(days=30),
         ge=timedelta(),
         description="How long the attempts of ended deliveries are kept, the bulk of what is"
         " stored; 0 keeps them as long as their event.",
     )
-    idempotency_key_ttl: timedelta = Field(
+    idempotency_key_ttl: Duration = Field(
         timedelta(days=7),
         ge=timedelta(hours=1),
         description="How long an idempotency key is remembered; used again later, it publishes a"

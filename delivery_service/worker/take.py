@@ -70,6 +70,9 @@ def take(
     claimed = queue.claim(connection, wants, new_id("lease"), lease, now)
     if not claimed:
         return Taken((), states, frozenset(), stopped_at or found.cursor, found=True)
+    # Again, now that the rows are held: an endpoint that was disabled or changed meanwhile would
+    # otherwise get one more attempt.
+    states = endpoints.states(connection, list({row.endpoint_id for row in claimed}))
     counted = _Count(connection, states, lease, claimed[0].claimed_at)
     kept, back = counted.keep(claimed)
     kept, suspects = _on_trial(kept, places.trial_free)

@@ -42,7 +42,7 @@ def _check_deliveries(deliveries: dict[str, Any], expected: Expected) -> None:
     assert deliveries.keys() == expected.deliveries.keys()
     for id_, row in deliveries.items():
         delivery = expected.deliveries[id_]
-        assert (row["status"], row["reason"]) == (delivery.status, delivery.reason), id_
+        assert (row["status"], row["reason"]) == (delivery.status, delivery.reason), delivery
         assert row["attempts"] == delivery.attempts, id_
         assert row["attempts_before"] == delivery.attempts_before, id_
         assert row["undelivered"] == (row["status"] not in ("pending", "delivered")), id_

@@ -40,9 +40,11 @@ class ScriptedTransport:
 
     def __init__(self) -> None:
         self.last: Exchange | None = None
+        self.sent = asyncio.Event()
 
     async def send(self, request: PreparedRequest, deadline: float) -> Outcome:
         self.last = Exchange(request)
+        self.sent.set()
         return await self.last.answer
 
     async def close(self) -> None:

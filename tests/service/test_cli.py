@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from sender.tables import api_keys, events, queue
 from sender.types import later
 from wire import generate_secret
 from wire.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Run = Callable[..., Result]
 
@@ -182,6 +187,7 @@ def test_endpoint_add_with_a_given_secret(migrated: Run) -> None:
         ("--url", "http://169.254.169.254/", "169.254.169.254"),
         ("--type", "in voice", "event_types"),
         ("--secret", "whsec_short", "secret"),
+        ("--secret", "whpk_1ZCSlpEH/DrXmZpcdYcU+x8f0ab1vmVg6JQNDdG1MXo=", "secret"),
         ("--schedule", "soon", "soon"),
         ("--profile", "mine", "profile"),
         ("--tenant", "", "tenant"),
@@ -194,6 +200,12 @@ def test_endpoint_add_names_what_is_wrong(
     arguments = [part for pair in given.items() for part in pair]
     assert named in error_line(migrated("endpoint", "add", *arguments, status=2))
     assert json.loads(migrated("endpoint", "list", "--json").stdout) == []
+
+
+def test_endpoint_add_refuses_what_no_attempt_could_sign(migrated: Run) -> None:
+    command = ("endpoint", "add", "--tenant", "acme", "--url", "http://127.0.0.1:9000/")
+    options = ("--profile", "idempotency-key", "--secret", generate_secret("whsk"))
+    assert "whsec_" in error_line(migrated(*command, *options, status=2))
 
 
 def test_publish_keeps_the_json_as_given(migrated: Run, settings: Settings, tmp_path: Path) -> None:
@@ -260,6 +272,8 @@ def test_deliveries_list_filters_and_pages(migrated: Run) -> None:
     assert listed("--status", "dead") == []
     assert listed("--type", "invoice.void") == []
     assert listed("--endpoint", endpoint["id"], "--type", "invoice.paid") == ids[::-1]
+    for unusable in ("soon", "1m,2m", "default"):
+        assert error_line(migrated("deliveries", "list", "--since", unusable, status=2))
     assert migrated("deliveries", "list", "--tenant", "nobody").stdout.startswith("There are no")
 
 
@@ -390,6 +404,22 @@ def test_a_wrong_database_or_password_is_one_line(
     monkeypatch.setenv("SUREHOOK_DATABASE_URL", url)
     line = error_line(CliRunner().invoke(app, ["keys", "list"]))
     assert "no_such_database" in line
+
+
+def test_output_that_nobody_reads_any_more_ends_quietly(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "delivery_service.cli", "keys", "encryption"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
 
 
 def test_no_file_is_created_where_there_is_no_database(
