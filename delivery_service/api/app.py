@@ -15,6 +15,7 @@ from delivery_service.api import (
     endpoints,
     event_types,
     events,
+    feed,
     health,
     keys,
     problems,
@@ -83,6 +84,7 @@ def create_app(
         publishing.batch_routes,
         events.routes,
         deliveries.routes,
+        feed.routes,
         keys.routes,
         audit.routes,
     ):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from fastapi import Path, Query, Response
 from sqlalchemy import Connection
@@ -14,6 +12,7 @@ from delivery_service.api.auth import Admin, Reader
 from delivery_service.api.context import Here, Row
 from delivery_service.api.paging import last_id, page_of, read_cursor
 from delivery_service.api.problems import conflict, not_found, responses
+from delivery_service.api.raw import with_body
 from delivery_service.api.routing import router
 from delivery_service.api.schemas.common import Page, path_id
 from delivery_service.api.schemas.events import Event, EventFilter, EventWithBody, event_members
@@ -55,12 +54,8 @@ async def read_event(context: Here, caller: Reader, event_id: EventId) -> Respon
         return row
 
     row = await context.read(load)
-    head = Event(**event_members(row)).model_dump_json()[:-1].encode()
-    body = row["body"]
-    raw = _as_json(row)
-    other = b"null" if raw is not None else json.dumps(base64.b64encode(body).decode()).encode()
-    content = b'%b,"size":%d,"body_base64":%b,"body":%b}' % (head, len(body), other, raw or b"null")
-    return Response(content, media_type="application/json")
+    shown = EventWithBody(**event_members(row), size=len(row["body"]), body=None, body_base64=None)
+    return Response(with_body(shown, row["body"]), media_type="application/json")
 
 
 @routes.delete("/events/{event_id}/body", status_code=204, responses=responses(404, 409))
@@ -79,17 +74,3 @@ async def delete_event_body(context: Here, caller: Admin, event_id: EventId) -> 
         note(connection, context, caller, "event.body_deleted", event_id, tenant_id=tenant_id)
 
     await context.write(delete)
-
-
-def _as_json(row: Row) -> bytes | None:
-    """The body if it can stand in a JSON document as it is."""
-    body: bytes = row["body"]
-    try:
-        json.loads(body.decode(), parse_int=str, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return body
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

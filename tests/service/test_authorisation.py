@@ -40,6 +40,11 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("GET", "/v1/endpoints/{endpoint_id}/secrets"): (READ, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/secrets/rotate"): (EDIT, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/test"): (EDIT, {}),
+    ("GET", "/v1/endpoints/{endpoint_id}/feed"): (READ, {}),
+    ("POST", "/v1/endpoints/{endpoint_id}/feed/acknowledge"): (
+        EDIT,
+        {"json": {"deliveries": ["dlv_01M8MZ1BD68JM5KXSYHDE9A657"]}},
+    ),
     ("GET", "/v1/event-types"): (SHARED, {}),
     ("GET", "/v1/event-types-openapi"): (SHARED, {}),
     ("GET", "/v1/event-types/{name}"): (SHARED, {}),

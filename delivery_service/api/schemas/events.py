@@ -120,4 +120,6 @@ class EventFilter(PageParameters):
 
 def event_members(row: dict[str, Any]) -> dict[str, Any]:
     """Return the members of an event, without its body."""
-    return {**row, "tenant": row["tenant_id"]}
+    members = {**row, "tenant": row["tenant_id"]}
+    members.pop("body", None)
+    return members
