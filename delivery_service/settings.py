@@ -278,6 +278,12 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _schema_needs_postgresql(self) -> Self:
+        if self.database_schema is not None and self.is_sqlite:
+            raise ValueError("database_schema: SQLite has no schemas; leave it unset")
+        return self
+
     @property
     def async_database_url(self) -> URL:
         """The database URL with the async driver that the service uses."""

@@ -369,6 +369,8 @@ def test_redeliver_is_all_or_nothing_and_keeps_to_the_replay_window(
     [
         ("PORT", "abc", "port"),
         ("LEASE", "1", "lease"),
+        ("LEASE", "1 minute", "lease"),
+        ("DATABASE_SCHEMA", "hooks", "database_schema"),
         ("DATABASE_URL", "mysql://x", "mysql"),
         ("DATABASE_URL", "postgresql://127.0.0.1:1/x", "database_url"),
         ("DATABASE_URL", "sqlite:////nowhere/at/all", "/nowhere/at/all"),
