@@ -31,14 +31,6 @@ def upgrade() -> None:
         sqlite_where=live,
     )
     op.add_column("surehook_events", sa.Column("body_deleted_at", MOMENT))
-    keyed = sa.text("idempotency_key IS NOT NULL")
-    op.create_index(
-        "ix_surehook_events_keyed",
-        "surehook_events",
-        ["id"],
-        postgresql_where=keyed,
-        sqlite_where=keyed,
-    )
     op.create_table(
         "surehook_event_types",
         sa.Column("name", ID, nullable=False),
@@ -71,7 +63,6 @@ def downgrade() -> None:
     """Remove what `upgrade` added."""
     op.drop_table("surehook_audit_log")
     op.drop_table("surehook_event_types")
-    op.drop_index("ix_surehook_events_keyed", "surehook_events")
     op.drop_column("surehook_events", "body_deleted_at")
     op.drop_index("uq_surehook_endpoints_uid", "surehook_endpoints")
     op.drop_column("surehook_endpoints", "metadata")
