@@ -62,6 +62,7 @@ def page(
     before: str | None = None,
     tenant_id: str | None = None,
     status: str | None = None,
+    uid: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return up to ``limit`` endpoints that are not deleted, newest first."""
     query = (
@@ -74,6 +75,8 @@ def page(
         query = query.where(endpoints.c.tenant_id == tenant_id)
     if status is not None:
         query = query.where(endpoints.c.status == status)
+    if uid is not None:
+        query = query.where(endpoints.c.uid == uid)
     if before is not None:
         query = query.where(endpoints.c.id < before)
     return [row._asdict() for row in connection.execute(query)]

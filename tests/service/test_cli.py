@@ -104,8 +104,9 @@ def test_version() -> None:
 
 def test_migrate_up_check_and_down(run: Run) -> None:
     assert "no tables" in error_line(run("migrate", "--check", status=2))
-    assert run("migrate").stdout == "The database is at revision 0001 (head).\n"
-    assert run("migrate", "--check").stdout == "The database is at revision 0001 (head).\n"
+    at_head = "The database is at revision 0002 (head).\n"
+    assert run("migrate").stdout == at_head
+    assert run("migrate", "--check").stdout == at_head
     run("migrate", "--downgrade", "base", status=1, typed="n\n")
     run("migrate", "--check")
     assert "revision base." in run("migrate", "--downgrade", "base", "--yes").stdout
