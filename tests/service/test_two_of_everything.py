@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, func, select, text
+from sqlalchemy.pool import QueuePool
 
 from delivery_service.clock import DatabaseClock
 from sender import NewEvent, publish_many
@@ -43,7 +44,7 @@ def worker(processes: Processes, url: str, **settings: str) -> Process:
 
 @pytest.fixture
 def database(postgresql_tables: str) -> Iterator[Engine]:
-    engine = sync_engine(postgresql_tables)
+    engine = sync_engine(postgresql_tables, poolclass=QueuePool)
     yield engine
     engine.dispose()
 
@@ -65,6 +66,10 @@ def fill(url: str, engine: Engine, receiver: Receiver) -> set[str]:
 def left(engine: Engine) -> int:
     with engine.connect() as connection:
         return connection.scalar(select(func.count()).select_from(queue)) or 0
+
+
+def seen(receiver: Receiver) -> set[str | None]:
+    return {request.header("webhook-id") for request in receiver.requests}
 
 
 def by_status(engine: Engine) -> dict[str, int]:
@@ -122,7 +127,8 @@ def test_f01_two_workers_send_each_delivery_once(
     both = [worker(processes, postgresql_tables) for _ in range(2)]
     for process in both:
         process.wait_for("worker_started")
-    wait_until(lambda: left(database) == 0, deadline=50, what="an empty queue")
+    wait_until(lambda: len(receiver.requests) >= len(ids), deadline=60, what="2,000 requests")
+    wait_until(lambda: left(database) == 0, deadline=20, what="an empty queue")
     assert [process.terminate() for process in both] == [0, 0]
     got = Counter(r.header("webhook-id") for r in receiver.requests)
     with database.connect() as connection:
@@ -155,6 +161,7 @@ def test_f14_h03_kill_9_at_ten_random_moments_loses_nothing(
         kills += 1
     unfinished = left(database)
     last = worker(processes, postgresql_tables, concurrency="200")
+    last.wait_for(lambda: len(ids - seen(receiver)) == 0, deadline=60)
     last.wait_for(lambda: left(database) == 0, deadline=60)
     assert last.terminate() == 0
 
