@@ -75,7 +75,7 @@ def seen(receiver: Receiver) -> set[str | None]:
 def by_status(engine: Engine) -> dict[str, int]:
     query = select(deliveries.c.status, func.count()).group_by(deliveries.c.status)
     with engine.connect() as connection:
-        return {status: count for status, count in connection.execute(query)}
+        return dict(connection.execute(query).tuples().all())
 
 
 PUBLISHER = """
