@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,10 +15,12 @@ from sqlalchemy import Connection, Engine, select
 from delivery_service.bootstrap import Service, build
 from delivery_service.clock import Clock, ManualClock
 from delivery_service.net.transport import Transport
+from delivery_service.policy.outcome import Outcome
+from delivery_service.policy.sharing import Want
 from delivery_service.sealing import generate_encryption_key
 from delivery_service.settings import Settings
 from delivery_service.store import attempts as attempt_store
-from delivery_service.store import deliveries, endpoints
+from delivery_service.store import deliveries, endpoints, queue
 from delivery_service.worker.loop import Worker
 from sender import Published, publish
 from sender import tables as t
@@ -142,3 +145,27 @@ async def running(*workers: Worker) -> AsyncIterator[None]:
         for worker in workers:
             worker.stop()
         await asyncio.gather(*tasks)
+
+
+class Scripted:
+    """A transport whose outcomes a test decides."""
+
+    def __init__(self, answer: Callable[[Any], Awaitable[Outcome]]) -> None:
+        self.answer = answer
+        self.sent: list[str] = []
+
+    async def send(self, request: Any, deadline: float) -> Outcome:
+        self.sent.append(request.headers["webhook-id"])
+        return await self.answer(request)
+
+    async def close(self) -> None:
+        pass
+
+
+def claim(engined: Engined, endpoint: str, lease: float = 60.0) -> list[queue.Claimed]:
+    """Claim as a worker does that dies afterwards."""
+    wants = [Want(endpoint, lane, 10) for lane in (0, 1)]
+    with engined.begin() as connection:
+        return queue.claim(
+            connection, wants, f"lease_{time.time_ns()}", timedelta(seconds=lease), engined.now
+        )
