@@ -69,6 +69,11 @@ class Settings(BaseSettings):
     database_pool_size: int = Field(
         10, ge=2, le=200, description="Most database connections of one process."
     )
+    database_timeout: Seconds = Field(
+        timedelta(seconds=30),
+        description="Time of one statement on PostgreSQL. A connection that died without a word"
+        " is left after it, and one that was idle after 5 s.",
+    )
     pgbouncer: bool = Field(
         False,
         description="Set when PostgreSQL is behind PgBouncer in transaction mode: prepared"

@@ -48,7 +48,7 @@ def migrate(
 async def _migrate(settings: Settings, revision: str, downgrade: str | None, check: bool) -> None:
     from delivery_service import migrations  # noqa: PLC0415 - only this command needs it
 
-    database = open_database(settings, command_timeout=None)
+    database = open_database(settings, time_limit=False)
     try:
         if check:
             await migrations.check_head(database)

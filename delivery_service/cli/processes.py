@@ -93,7 +93,7 @@ async def _run(settings: Settings, parts: Parts) -> None:
 
 async def _migrate(settings: Settings) -> None:
     # Without the service's limit on the time of a statement.
-    database = open_database(settings, command_timeout=None)
+    database = open_database(settings, time_limit=False)
     try:
         await migrations.upgrade(database)
     finally:

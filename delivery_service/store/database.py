@@ -6,12 +6,13 @@ place where they meet the event loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, ExceptionContext, event
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from delivery_service.settings import Settings
@@ -24,9 +25,13 @@ Work = Callable[Concatenate[Connection, P], T]
 CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a connection to PostgreSQL before trying again."""
 
-COMMAND_TIMEOUT = 60.0
-"""Seconds after which a statement is given up: a connection that died silently must not hold a
-worker for ever."""
+PING_TIMEOUT = 5.0
+"""Seconds for a connection from the pool to show that it is alive."""
+
+PING_AFTER = 2.0
+"""Seconds of idleness after which a connection has to show it."""
+
+LAST_USED = "surehook_last_used"
 
 
 class Database:
@@ -50,8 +55,6 @@ class Database:
 
     @staticmethod
     async def _run(engine: AsyncEngine, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        # Cheaper than a ping before each transaction, and as good: a server that was restarted
-        # has closed every connection in the pool, and the first to notice empties it.
         async with engine.connect() as connection:
             try:
                 result = await connection.run_sync(work, *args, **kwargs)
@@ -69,28 +72,55 @@ class Database:
         await self.engine.dispose()
 
 
-def open_database(
-    settings: Settings, *, command_timeout: float | None = COMMAND_TIMEOUT
-) -> Database:
+def open_database(settings: Settings, *, time_limit: bool = True) -> Database:
     """Make the engine that the settings ask for. Nothing is connected yet.
 
-    ``command_timeout``: seconds that a statement may take on PostgreSQL; None for no limit, which
-    is for migrations.
+    ``time_limit``: whether `database_timeout` holds, which migrations can't keep.
     """
     options: dict[str, Any] = {"pool_size": settings.database_pool_size, "max_overflow": 0}
     if not settings.is_sqlite:
-        options["connect_args"] = _asyncpg_arguments(settings, command_timeout)
+        options["connect_args"] = _asyncpg_arguments(settings, time_limit=time_limit)
     engine = create_async_engine(settings.async_database_url, **options)
     configure_sqlite(engine)
+    if not settings.is_sqlite:
+        _leave_dead_connections(engine)
     if settings.database_schema is not None:
         engine = engine.execution_options(schema_translate_map={None: settings.database_schema})
     return Database(engine)
 
 
-def _asyncpg_arguments(settings: Settings, command_timeout: float | None) -> dict[str, Any]:
+def _leave_dead_connections(engine: AsyncEngine) -> None:
+    """Where one connection has died, trust none that was opened before.
+
+    A network that forgets connections without a word takes all of them. SQLAlchemy's own
+    `pool_pre_ping` has no time limit but that of statements, and knows a time-out for no
+    disconnection, so each dead connection would cost that long again; and it would ping before
+    every transaction, where those that were idle for a while are enough.
+    """
+
+    @event.listens_for(engine.sync_engine, "checkin")
+    def _used(_connection: Any, record: Any) -> None:
+        record.info[LAST_USED] = time.monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def _ping(connection: Any, record: Any, _proxy: Any) -> None:
+        if time.monotonic() - record.info.get(LAST_USED, 0.0) < PING_AFTER:
+            return
+        try:
+            connection.run_async(lambda raw: raw.fetchrow(";", timeout=PING_TIMEOUT))
+        except Exception as error:
+            raise InvalidatePoolError from error
+
+    @event.listens_for(engine.sync_engine, "handle_error")
+    def _timed_out(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, TimeoutError):
+            context.is_disconnect = True
+
+
+def _asyncpg_arguments(settings: Settings, *, time_limit: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "timeout": CONNECT_TIMEOUT,
-        "command_timeout": command_timeout,
+        "command_timeout": settings.database_timeout.total_seconds() if time_limit else None,
         "server_settings": {"application_name": "surehook", "jit": "off"},
     }
     if settings.pgbouncer:

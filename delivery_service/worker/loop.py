@@ -35,7 +35,7 @@ from delivery_service.worker.attempt import (
 from delivery_service.worker.observe import Observer
 from delivery_service.worker.record import Recorded
 from delivery_service.worker.recorder import LONGEST_PAUSE, Recorder
-from delivery_service.worker.take import Places, Taken, take
+from delivery_service.worker.take import Places, Taken, put_back, take
 from delivery_service.worker.tracing import AttemptTracer
 from wire.ids import new_id
 
@@ -79,6 +79,7 @@ class Worker:
         self._on_trial = 0
         self._cursor = ""
         self._turn = 0
+        self._longest_claim = (settings.lease - settings.attempt_timeout).total_seconds()
         self._wake = asyncio.Event()
         self._hungry = False
         self._stopping = False
@@ -158,6 +159,10 @@ class Worker:
                 self._settings.lease,
                 self._clock.now(),
             )
+            if self._clock.monotonic() - mark > self._longest_claim:
+                # The lease could end, and another worker send, while this one still does.
+                await self._database.write(put_back, taken.work, self._clock.now())
+                return True
         except Exception as error:  # noqa: BLE001 - the worker reconnects for ever
             log.warning("claim_failed", error=repr(error)[:300])
             await asyncio.sleep(min(self._pause(), LONGEST_PAUSE))

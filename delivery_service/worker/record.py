@@ -146,7 +146,9 @@ def _judge_endpoint(
     if judgement.health != before:
         endpoints.set_health(connection, row["id"], asdict(judgement.health))
     after = judgement.health
-    reason = "gone" if gone else "failing" if Signal.DISABLE in signals else None
+    # A success later in the group ends the failing that called for it.
+    failing = Signal.DISABLE in signals and after.failing_since is not None
+    reason = "gone" if gone else "failing" if failing else None
     if reason is not None and endpoints.disable(connection, row["id"], reason, now):
         return after, [of_endpoint("endpoint.disabled", row, after, reason)]
     return after, [

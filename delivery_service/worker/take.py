@@ -82,6 +82,11 @@ def take(
     return Taken(kept, used, counted.probes(), stopped_at or found.cursor, found=True)
 
 
+def put_back(connection: Connection, work: Sequence[Claimed], now: datetime | None) -> None:
+    """Return claims that nothing was done with, as if never made."""
+    settle.give_back(connection, [_returned(row, timedelta()) for row in work], now)
+
+
 def _on_trial(
     claimed: Sequence[Claimed], trial_free: bool
 ) -> tuple[list[Claimed], list[dict[str, Any]]]:

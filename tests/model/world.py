@@ -245,7 +245,7 @@ class World:
         worker.turn += 1
         in_flight = Counter(held.claimed.endpoint_id for held in worker.held)
         on_trial = any(held.claimed.claims == 3 for held in worker.held)
-        places = Places(20 - len(worker.held), 6, in_flight, not on_trial)
+        places = Places(12 - len(worker.held), 3, in_flight, not on_trial)
         targets = worker.sending.targets
         return take(
             connection, places, targets, worker.cursor, worker.turn, self.settings.lease, self.now
@@ -258,7 +258,7 @@ class World:
         for endpoint in self.expected.endpoints.values():
             memory = worker.seen.setdefault(endpoint.id, [])
             memory.append((self.serial, endpoint.url, endpoint.active(self.now)))
-        probes = Counter(c.endpoint_id for c in taken.work if c.delivery_id in taken.probes)
+        taken_of = Counter(claimed.endpoint_id for claimed in taken.work)
         for claimed in taken.work:
             state = taken.states.get(claimed.endpoint_id)
             checked = gate(claimed, state)
@@ -271,7 +271,8 @@ class World:
             assert endpoint.enabled, "a claim of a disabled endpoint passed the gate"
             assert claimed.claims <= 3
             if checked["circuit"] == "open":
-                assert probes[endpoint.id] == 1, "an open circuit lets one probe through"
+                assert taken_of[endpoint.id] == 1, "an open circuit lets one probe through"
+                assert claimed.delivery_id in taken.probes
             paused = checked["paused_until"]
             assert paused is None or paused <= self.now, "claimed from a paused endpoint"
             pristine = not (checked["failures"] or checked["failing_since"])
