@@ -30,6 +30,7 @@ check: venv ## Lint, format, types, layers and docs
 	$(BIN)/mypy
 	$(BIN)/mypy tests/support tests/conftest.py tools docs/check.py
 	$(BIN)/lint-imports
+	$(BIN)/python tools/reference.py --check
 	$(BIN)/python docs/check.py
 
 format: venv ## Apply the formatter and the safe fixes of the linter

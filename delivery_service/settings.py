@@ -186,20 +186,20 @@ class Settings(BaseSettings):
         " only: it lets every tenant reach the platform's network.",
     )
 
-    retention: timedelta = Field(
+    retention: Duration = Field(
         timedelta(days=90),
         ge=timedelta(),
         description="How long an event is kept with its deliveries and attempts, counted from"
         " the end of the last of its deliveries; 0 keeps everything. Pending ones are never"
         " removed.",
     )
-    attempt_retention: timedelta = Field(
+    attempt_retention: Duration = Field(
         timedelta(days=30),
         ge=timedelta(),
         description="How long the attempts of ended deliveries are kept, the bulk of what is"
         " stored; 0 keeps them as long as their event.",
     )
-    idempotency_key_ttl: timedelta = Field(
+    idempotency_key_ttl: Duration = Field(
         timedelta(days=7),
         ge=timedelta(hours=1),
         description="How long an idempotency key is remembered; used again later, it publishes a"
@@ -207,14 +207,15 @@ class Settings(BaseSettings):
     )
 
     metrics_host: str = Field(
-        "127.0.0.1", description="Address of the worker's `/metrics` and `/healthz`."
+        "127.0.0.1", description="Address of each process's `/metrics` and `/healthz`."
     )
     metrics_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port of the worker's `/metrics` and `/healthz`; unset, there are none. Of"
-        " several processes each has its own: this port, the next, and so on.",
+        description="Port of a process's `/metrics` and `/healthz`, apart from the API's; unset,"
+        " there are none. Of several worker processes each has its own: this port, the next, and so"
+        " on.",
     )
     tracing: bool = Field(
         False,
@@ -281,6 +282,12 @@ class Settings(BaseSettings):
                 f" ({self.attempt_timeout.total_seconds():g} s) by at least"
                 f" {SETTLE_MARGIN.total_seconds():g} s"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _schema_needs_postgresql(self) -> Self:
+        if self.database_schema is not None and self.is_sqlite:
+            raise ValueError("database_schema: SQLite has no schemas; leave it unset")
         return self
 
     @property

@@ -121,13 +121,12 @@ class Gate:
         Afterwards `release` records the failure in a transaction of its own. Raises `GateError`
         for a store that is not SQL.
         """
-        return Gate(
-            self.store.within(transaction),
-            lease=self.lease,
-            ttl=self.ttl,
-            max_failures=self._max_failures,
-            clock=self._clock,
-        )
+        # For every delivery anew, so without the checks of __init__.
+        bound = object.__new__(Gate)
+        bound.store = self.store.within(transaction)
+        bound._lease, bound._ttl = self._lease, self._ttl
+        bound._max_failures, bound._clock = self._max_failures, self._clock
+        return bound
 
     def claim(
         self, key: str, fingerprint: str = "", lease: float | None = None, *, wait: float = 0.0

@@ -13,147 +13,14 @@ receipts lost in a restart without ``appendonly yes`` or in a fail-over to a rep
 
 from __future__ import annotations
 
-import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
 from redis.exceptions import NoScriptError
 
 from receiver.receipt import Claimed, ClaimResult, DeadLetter, Done, InProgress, Mismatch, Parked
+from receiver.scripts import CLAIM, COMPLETE, EXTEND, RELEASE, REVIVE, Script
 from receiver.store import GateError, Steps, Store
-
-# A receipt: state and token | attempts | leased until | expires at | fingerprint | answer or error.
-# The states are c(laimed), d(one without an answer), r (done with an answer), f(ree), p(arked).
-#
-# By Redis's own clock the key's time to live is the whole truth: the two times are 0 and the ttl
-# (kept with a claim, whose key lives for lease + ttl, so what is over the ttl is the lease). With
-# an injected clock they are points in time. That keeps the first claim to one SET of a finished
-# string, inside a script that costs next to nothing when it succeeds.
-_COMMON = """
-local function split(v)
-  return string.match(v, '^(%a)(%x*)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
-end
-local function receipt(state, token, attempts, till, expires, mark, rest)
-  return table.concat({state .. token, attempts, till, expires, mark, rest}, '|')
-end
-local function clock(given)
-  if given ~= '' then return given end
-  local t = redis.call('TIME')
-  return string.format('%d', t[1] * 1000 + math.floor(t[2] / 1000))
-end
-"""
-
-# ARGV: the receipt of a first claim, its time to live, max failures or '', now or ''.
-_CLAIM = (
-    """
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
-"""
-    + _COMMON
-    + """
-local state, owner, attempts, till, expires, known, rest = split(redis.call('GET', KEYS[1]))
-if not state then return redis.error_reply('SUREHOOK not a receipt: ' .. KEYS[1]) end
-local _, token, _, mine_till, mine_expires, mark = split(ARGV[1])
-attempts = tonumber(attempts)
-if ARGV[4] ~= '' and state ~= 'p' and tonumber(ARGV[4]) >= tonumber(expires) then
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return 1
-end
-if mark ~= '' and known ~= '' and mark ~= known then return {'m', known, state} end
-if state == 'd' then return {'d'} end
-if state == 'r' then return {'r', rest} end
-if state == 'p' then return {'p', attempts, rest, tonumber(till)} end
-if state == 'c' then
-  if owner == token then return attempts end
-  local left
-  if ARGV[4] ~= '' then left = tonumber(till) - tonumber(ARGV[4])
-  else left = redis.call('PTTL', KEYS[1]) - tonumber(expires) end
-  if left > 0 then return {'i', left} end
-end
-if ARGV[3] ~= '' and attempts >= tonumber(ARGV[3]) then
-  local now = clock(ARGV[4])
-  redis.call('SET', KEYS[1], receipt('p', owner, attempts, now, 0, known, rest))
-  return {'p', attempts, rest, tonumber(now)}
-end
-if mark == '' then mark = known end
-redis.call('SET', KEYS[1],
-  receipt('c', token, attempts + 1, mine_till, mine_expires, mark, rest), 'PX', ARGV[2])
-return attempts + 1
-"""
-)
-
-# ARGV: token, ttl, time of expiry or 0, 'r' or 'd', answer.
-_COMPLETE = """
-local v = redis.call('GET', KEYS[1])
-if not v then return 0 end
-local state, owner, attempts, mark = string.match(v, '^([cdr])(%x*)|(%d+)|%d+|%d+|([^|]*)|')
-if owner ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[4] .. owner .. '|' .. attempts .. '|0|' .. ARGV[3] .. '|' .. mark
-  .. '|' .. ARGV[5], 'PX', ARGV[2])
-return 1
-"""
-
-# ARGV: token, ttl, now or '', max failures or '', '1' for a failure, error.
-# Returns the time of parking when it parks.
-_RELEASE = (
-    _COMMON
-    + """
-local v = redis.call('GET', KEYS[1])
-if not v then return 0 end
-local state, owner, attempts, till, expires, known, rest = split(v)
-if owner ~= ARGV[1] or state ~= 'c' then return 0 end
-attempts = tonumber(attempts)
-if ARGV[5] == '1' then rest = ARGV[6] else attempts = attempts - 1 end
-if ARGV[5] == '1' and ARGV[4] ~= '' and attempts >= tonumber(ARGV[4]) then
-  local now = clock(ARGV[3])
-  redis.call('SET', KEYS[1], receipt('p', owner, attempts, now, 0, known, rest))
-  return tonumber(now)
-end
-local over = 0
-if ARGV[3] ~= '' then over = string.format('%d', ARGV[3] + ARGV[2]) end
-redis.call('SET', KEYS[1], receipt('f', owner, attempts, 0, over, known, rest), 'PX', ARGV[2])
-return 1
-"""
-)
-
-# ARGV: token, time to live, leased until or 0, expires at or ttl.
-_EXTEND = (
-    _COMMON
-    + """
-local v = redis.call('GET', KEYS[1])
-if not v then return 0 end
-local state, owner, attempts, till, expires, known, rest = split(v)
-if owner ~= ARGV[1] or state ~= 'c' then return 0 end
-redis.call('SET', KEYS[1], receipt('c', owner, attempts, ARGV[3], ARGV[4], known, rest),
-  'PX', ARGV[2])
-return 1
-"""
-)
-
-_REVIVE = (
-    _COMMON
-    + """
-local v = redis.call('GET', KEYS[1])
-if v and split(v) == 'p' then return redis.call('DEL', KEYS[1]) end
-return 0
-"""
-)
-
-
-class _Script:
-    """A Lua script, called by its hash and sent again when the server does not know it."""
-
-    __slots__ = ("sha", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-_CLAIM_SCRIPT = _Script(_CLAIM)
-_COMPLETE_SCRIPT = _Script(_COMPLETE)
-_RELEASE_SCRIPT = _Script(_RELEASE)
-_EXTEND_SCRIPT = _Script(_EXTEND)
-_REVIVE_SCRIPT = _Script(_REVIVE)
 
 
 class RedisStore:
@@ -188,16 +55,22 @@ class RedisStore:
         """See `receiver.gate.Store`."""
         till, expires = (0, ttl) if now is None else (now + lease, now + lease + ttl)
         first = f"c{token}|1|{till}|{expires}|{fingerprint}|"
-        reply = yield from self._run(
-            _CLAIM_SCRIPT, key, first, lease + ttl, _given(max_failures), _given(now)
-        )
+        name = self._receipts + key
+        arguments: tuple[object, ...] = (1, name, first, lease + ttl)
+        if max_failures is not None or now is not None:
+            arguments = (*arguments, _given(max_failures), _given(now))
+        try:
+            reply = yield self._execute("EVALSHA", CLAIM.sha, *arguments)
+        except NoScriptError:
+            reply = yield self._execute("EVAL", CLAIM.text, *arguments)
         if isinstance(reply, int):
             return Claimed(token, reply)
-        kind = reply[0]
-        if kind == b"p":
-            # Every refusal repeats it, so that a crash between parking and listing mends itself.
-            yield self._execute("ZADD", self._dead, "NX", reply[3], key)
-        return _result(reply)
+        if reply[:1] != b"p":
+            return _result(reply)
+        attempts, parked_at, error = reply[1:].split(b"|", 2)
+        # Every refusal repeats it, so that a crash between parking and listing mends itself.
+        yield self._execute("ZADD", self._dead, "NX", int(parked_at), key)
+        return Parked(int(attempts), error.decode() or None)
 
     def complete(
         self, key: str, token: str, response: bytes | None, *, ttl: int, now: int | None
@@ -205,7 +78,7 @@ class RedisStore:
         """See `receiver.gate.Store`."""
         state = "d" if response is None else "r"
         reply = yield from self._run(
-            _COMPLETE_SCRIPT,
+            COMPLETE,
             key,
             token,
             ttl,
@@ -228,7 +101,7 @@ class RedisStore:
         """See `receiver.gate.Store`."""
         failed = "0" if error is None else "1"
         reply = yield from self._run(
-            _RELEASE_SCRIPT,
+            RELEASE,
             key,
             token,
             ttl,
@@ -244,7 +117,7 @@ class RedisStore:
     def extend(self, key: str, token: str, *, lease: int, ttl: int, now: int | None) -> Steps[bool]:
         """See `receiver.gate.Store`."""
         till, expires = (0, ttl) if now is None else (now + lease, now + lease + ttl)
-        reply = yield from self._run(_EXTEND_SCRIPT, key, token, lease + ttl, till, expires)
+        reply = yield from self._run(EXTEND, key, token, lease + ttl, till, expires)
         return bool(reply)
 
     def dead_letters(self, limit: int) -> Steps[list[DeadLetter]]:
@@ -265,7 +138,7 @@ class RedisStore:
 
     def revive(self, key: str) -> Steps[bool]:
         """See `receiver.gate.Store`."""
-        reply = yield from self._run(_REVIVE_SCRIPT, key)
+        reply = yield from self._run(REVIVE, key)
         yield self._execute("ZREM", self._dead, key)
         return bool(reply)
 
@@ -281,7 +154,7 @@ class RedisStore:
             f"within() needs a SqlStore: Redis takes no part in the transaction of {transaction!r}"
         )
 
-    def _run(self, script: _Script, key: str, *arguments: object) -> Steps[Any]:
+    def _run(self, script: Script, key: str, *arguments: object) -> Steps[Any]:
         name = self._receipts + key
         try:
             reply = yield self._execute("EVALSHA", script.sha, 1, name, *arguments)
@@ -290,17 +163,15 @@ class RedisStore:
         return reply
 
 
-def _result(reply: list[Any]) -> ClaimResult:
-    kind = reply[0]
+def _result(reply: bytes) -> ClaimResult:
+    kind, rest = reply[:1], reply[1:]
+    if kind == b"r":
+        return Done(rest)
     if kind == b"d":
         return Done(None)
-    if kind == b"r":
-        return Done(reply[1])
     if kind == b"i":
-        return InProgress(reply[1] / 1000)
-    if kind == b"m":
-        return Mismatch(reply[1].decode(), done=reply[2] in {b"d", b"r"})
-    return Parked(reply[1], reply[2].decode() or None)
+        return InProgress(int(rest) / 1000)
+    return Mismatch(rest[1:].decode(), done=rest[:1] in {b"d", b"r"})
 
 
 def _given(value: int | None) -> int | str:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 Transaction = Connection | Session | AsyncConnection | AsyncSession
 
 _NEVER = 2**31 - 1
+_TRANSACTIONS = (Connection, Session, AsyncConnection, AsyncSession)
 
 
 class SqlStore:
@@ -45,10 +46,8 @@ class SqlStore:
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self._database = Database(engine)
         family = self._database.family
-        # MySQL's transactions have more than one statement, and SQLAlchemy must know of them.
-        direct = family != "mysql"
-        self._statements = statements_for(engine.dialect, family, direct=direct)
-        self._joined = statements_for(engine.dialect, family)
+        self._statements = statements_for(engine.dialect, family, joined=False)
+        self._joined = statements_for(engine.dialect, family, joined=True)
         self.blocking = self._database.blocking
 
     def create_table(self) -> Call[None]:
@@ -57,7 +56,7 @@ class SqlStore:
 
     def within(self, transaction: object) -> Store:
         """See `receiver.gate.Gate.within`."""
-        if not isinstance(transaction, Connection | Session | AsyncConnection | AsyncSession):
+        if not isinstance(transaction, _TRANSACTIONS):
             raise GateError(
                 "within() takes a Connection, Session, AsyncConnection or AsyncSession, not "
                 f"{type(transaction).__name__}"

@@ -82,7 +82,7 @@ def fail_on(
     connection: Connection, statements: Statements, wanted: dict[str, Any], limit: int | None
 ) -> bool:
     """Count a failure under a key that nobody holds; False when somebody does, or is done."""
-    if _inserted(statements.insert.run(connection, wanted), statements):
+    if _inserted(statements.fail.run(connection, wanted), statements):
         return True
     for _ in range(_ROUNDS):
         found = _read(connection, statements, wanted)

@@ -146,6 +146,8 @@ class Statements(NamedTuple):
     claim: Statement
     """Insert, or else read what is there: one row. Only where one statement can do it."""
     insert: Statement
+    fail: Statement
+    """Insert a failure under a key that nobody has claimed."""
     read: Statement
     swap: Statement
     complete: Statement
@@ -157,28 +159,42 @@ class Statements(NamedTuple):
     family: str
 
 
-def statements_for(dialect: Dialect, family: str, *, direct: bool = False) -> Statements:
-    """The statements for a database of `family`."""
-    sources = {**_insert(family), **_reads(family), **_changes(NOW), **_chores(family)}
-    rendered = {name: Statement(source, dialect, direct=direct) for name, source in sources.items()}
+def statements_for(dialect: Dialect, family: str, *, joined: bool) -> Statements:
+    """The statements for a database of `family`, `joined` to the caller's transaction or not."""
+    state, lease = ("'done'", "0") if joined else ("'claimed'", ":lease")
+    sources = {
+        **_claim(family, _insert(family, state, lease, "NULL")),
+        "fail": _insert(family, ":state", "0", ":error"),
+        **_reads(family),
+        **_changes(NOW),
+        **_chores(family),
+    }
+    # MySQL's transactions have more than one statement, and SQLAlchemy must know of them.
+    direct = {"read"} if joined else (set() if family == "mysql" else set(sources))
+    rendered = {
+        name: Statement(source, dialect, direct=name in direct) for name, source in sources.items()
+    }
     return Statements(family=family, **rendered)
 
 
-def _insert(family: str) -> dict[str, str]:
+def _insert(family: str, state: str, lease: str, error: str) -> str:
     insert = (
         "INSERT INTO surehook_receipts (message_key, state, token, fingerprint, attempts, since, "
-        "leased_until, expires_at, error) SELECT :key, :state, :token, :fingerprint, 1, t.now, "
-        f"t.now + :lease, t.now + :lease + :ttl, :error FROM (SELECT {NOW} AS now) AS t"
+        f"leased_until, expires_at, error) VALUES (:key, {state}, :token, :fingerprint, 1, {NOW}, "
+        f"{NOW} + {lease}, {NOW} + {lease} + :ttl, {error})"
     )
-    if family == "mysql":
-        # Changes nothing, but locks the row at once exclusively (INSERT IGNORE would share the
-        # lock, and two takeovers deadlock) and reports through the last insert id, 0 for a new
-        # row, that there was one.
-        insert += " ON DUPLICATE KEY UPDATE attempts = LAST_INSERT_ID(surehook_receipts.attempts"
-        return {"insert": insert + " + 1) - 1", "claim": "SELECT 1"}
-    # SQLite: without WHERE its parser takes ON CONFLICT for a join.
-    insert += " WHERE true ON CONFLICT (message_key) DO NOTHING"
-    if family == "sqlite":
+    if family != "mysql":
+        return insert + " ON CONFLICT (message_key) DO NOTHING"
+    # Changes nothing, but locks the row at once exclusively (INSERT IGNORE would share the lock,
+    # and two takeovers deadlock) and reports through the last insert id, 0 for a new row, that
+    # there was one.
+    return insert + (
+        " ON DUPLICATE KEY UPDATE attempts = LAST_INSERT_ID(surehook_receipts.attempts + 1) - 1"
+    )
+
+
+def _claim(family: str, insert: str) -> dict[str, str]:
+    if family != "postgresql":
         return {"insert": insert, "claim": "SELECT 1"}
     return {
         "insert": insert,

@@ -1,19 +1,30 @@
-"""The provider SDK: publish events inside your own transaction."""
+"""The provider's SDK: publish inside your own transaction, or through the service's API."""
+
+from typing import TYPE_CHECKING, Any
 
 from sender.errors import IdempotencyConflict, PublishError
 from sender.publish import NewEvent, Published, publish, publish_async, publish_many
-from sender.sqlite import configure_sqlite
-from sender.tables import is_surehook, metadata
+
+if TYPE_CHECKING:
+    from sender.client import AsyncClient, Client
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "IdempotencyConflict",
     "NewEvent",
     "PublishError",
     "Published",
-    "configure_sqlite",
-    "is_surehook",
-    "metadata",
     "publish",
     "publish_async",
     "publish_many",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Whoever publishes in a transaction of their own needs no HTTP client.
+    if name not in ("AsyncClient", "Client"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sender import client  # noqa: PLC0415 - see above
+
+    return getattr(client, name)

@@ -79,7 +79,18 @@ endpoints = Table(
     Column("rate_next_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
+    # The platform's own id of the endpoint, and whatever it wants to remember with it.
+    Column("uid", Id),
+    Column("metadata", JSON),
     Index("ix_surehook_endpoints_tenant", "tenant_id", "id"),
+    Index(
+        "uq_surehook_endpoints_uid",
+        "tenant_id",
+        "uid",
+        unique=True,
+        postgresql_where=text("uid IS NOT NULL AND deleted_at IS NULL"),
+        sqlite_where=text("uid IS NOT NULL AND deleted_at IS NULL"),
+    ),
 )
 
 secrets = Table(
@@ -107,6 +118,8 @@ events = Table(
     Column("fingerprint", LargeBinary),
     Column("trace_context", Text),
     Column("created_at", UtcDateTime, nullable=False),
+    # Set when the body was deleted for privacy; the history stays.
+    Column("body_deleted_at", UtcDateTime),
     Index("ix_surehook_events_tenant", "tenant_id", "id"),
     Index(
         "uq_surehook_events_idempotency_key",
@@ -224,6 +237,36 @@ workers = Table(
     Column("pid", Integer, nullable=False),
     Column("started_at", UtcDateTime, nullable=False),
     Column("seen_at", UtcDateTime, nullable=False),
+)
+
+
+event_types = Table(
+    PREFIX + "event_types",
+    metadata,
+    Column("name", Id, primary_key=True),
+    Column("description", Text, nullable=False, server_default=""),
+    Column("schema", JSON(none_as_null=True)),
+    Column("validation", Text, nullable=False, server_default="off"),
+    Column("example", JSON(none_as_null=True)),
+    Column("archived_at", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+)
+
+# Who changed what: rows are only ever added here. Secrets are left out of `before` and `after`.
+audit_log = Table(
+    PREFIX + "audit_log",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("actor", Id, nullable=False),
+    Column("tenant_id", Id),
+    Column("action", Text, nullable=False),
+    Column("target", Id, nullable=False),
+    Column("before", JSON(none_as_null=True)),
+    Column("after", JSON(none_as_null=True)),
+    Index("ix_surehook_audit_log_tenant", "tenant_id", "id"),
+    Index("ix_surehook_audit_log_target", "target", "id"),
 )
 
 

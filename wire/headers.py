@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from enum import Enum, auto
+from functools import lru_cache
 from typing import Final
 
 from wire.errors import HeaderError
@@ -85,16 +87,32 @@ def redact_headers(headers: Mapping[str, str], *, hide: Collection[str] = ()) ->
     like, of names with ``token``, ``secret``, ``api-key`` … in them, and of those in ``hide`` (any
     case) become ``***``.
     """
-    hidden = {name.lower() for name in hide}
-    return {name: _redact(name.lower(), value, hidden) for name, value in headers.items()}
+    hidden = {name.lower() for name in hide} if hide else hide
+    redacted = {}
+    for name, value in headers.items():
+        kind = _kind(name)
+        if kind is _Kind.SECRET or (hidden and name.lower() in hidden):
+            redacted[name] = HIDDEN
+        elif kind is _Kind.SIGNATURE or _SIGNATURE_START.match(value):
+            redacted[name] = " ".join(_redact_signature(part) for part in value.split(" ") if part)
+        else:
+            redacted[name] = value
+    return redacted
 
 
-def _redact(lower: str, value: str, hidden: Collection[str]) -> str:
-    if lower in hidden or lower in _SECRET_NAMES or any(part in lower for part in _SECRET_PARTS):
-        return HIDDEN
-    if "signature" in lower or _SIGNATURE_START.match(value):
-        return " ".join(_redact_signature(token) for token in value.split(" ") if token)
-    return value
+class _Kind(Enum):
+    SECRET = auto()
+    SIGNATURE = auto()
+    OPEN = auto()
+
+
+@lru_cache(maxsize=1024)
+def _kind(name: str) -> _Kind:
+    """What a header's name says of its value. Few names occur, and each occurs often."""
+    lower = name.lower()
+    if lower in _SECRET_NAMES or any(part in lower for part in _SECRET_PARTS):
+        return _Kind.SECRET
+    return _Kind.SIGNATURE if "signature" in lower else _Kind.OPEN
 
 
 def _redact_signature(token: str) -> str:

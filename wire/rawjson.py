@@ -96,6 +96,27 @@ def raw_members(content: bytes | str) -> dict[str, RawJson]:
     return members
 
 
+def raw_items(content: bytes | str) -> list[RawJson]:
+    """Return the items of a JSON array, each exactly as it was written.
+
+    Raises:
+        EnvelopeError: Not an array, or not valid (see :class:`RawJson`).
+    """
+    text, _ = _decode(content)
+    if not isinstance(parse_strictly(text), list):
+        raise EnvelopeError("body: expected a JSON array")
+    decoder = json.JSONDecoder(parse_int=str)
+    items: list[RawJson] = []
+    at = _skip_space(text, text.index("[") + 1)
+    while text[at] != "]":
+        _, end = decoder.raw_decode(text, at)
+        items.append(_trusted(text[at:end]))
+        at = _skip_space(text, end)
+        if text[at] == ",":
+            at = _skip_space(text, at + 1)
+    return items
+
+
 def _trusted(text: str) -> RawJson:
     # A part of text that has been checked as a whole.
     raw = RawJson.__new__(RawJson)

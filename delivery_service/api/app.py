@@ -9,13 +9,17 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from delivery_service.api import (
+    audit,
     contract,
     deliveries,
     endpoints,
+    event_types,
     events,
+    feed,
     health,
     keys,
     problems,
+    publishing,
     secrets,
     tenants,
 )
@@ -29,6 +33,10 @@ from wire.version import VERSION
 
 ENVELOPE_ALLOWANCE = 16 * 1024
 """Bytes that a request may have beyond ``max_body_bytes``: tenant, type, key, and JSON around."""
+
+BATCH_PATH = "/v1/events/batch"
+BATCH_BYTES = 4 * 2**20
+"""Bytes that a batch of events may have."""
 
 DESCRIPTION = """
 Sends webhooks: publish an event, and every endpoint that matches gets a signed request, retried
@@ -63,9 +71,24 @@ def create_app(
     )
     app.state.surehook = Context(settings, database, sealer, clock, on_publish)
     problems.install(app)
-    app.add_middleware(Boundary, max_body_bytes=settings.max_body_bytes + ENVELOPE_ALLOWANCE)
-    for module in (health, contract, tenants, endpoints, secrets, events, deliveries, keys):
-        app.include_router(module.routes)
+    limit = settings.max_body_bytes + ENVELOPE_ALLOWANCE
+    app.add_middleware(Boundary, max_body_bytes=limit, larger={BATCH_PATH: max(limit, BATCH_BYTES)})
+    for routes in (
+        health.routes,
+        contract.routes,
+        tenants.routes,
+        endpoints.routes,
+        secrets.routes,
+        event_types.routes,
+        publishing.routes,
+        publishing.batch_routes,
+        events.routes,
+        deliveries.routes,
+        feed.routes,
+        keys.routes,
+        audit.routes,
+    ):
+        app.include_router(routes)
     _complete_openapi(app)
     return app
 

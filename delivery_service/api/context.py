@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from delivery_service.api.catalogue import Catalogue
 from delivery_service.api.problems import Problem
 from delivery_service.clock import Clock
 from delivery_service.sealing import Sealer
@@ -40,6 +41,7 @@ class Context:
     sealer: Sealer
     clock: Clock
     on_publish: Callable[[], None] | None = None
+    catalogue: Catalogue = field(default_factory=Catalogue)
 
     @property
     def now(self) -> datetime | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from sqlalchemy import Connection
 
+from delivery_service.api.audit import note
 from delivery_service.api.auth import Caller, Editor, Reader
 from delivery_service.api.context import Context, Here, Row
 from delivery_service.api.paging import last_id, page_of, read_cursor
@@ -20,7 +21,7 @@ from delivery_service.api.schemas.deliveries import (
     show_attempt,
     show_delivery,
 )
-from delivery_service.store import attempts, deliveries, endpoints, workers
+from delivery_service.store import attempts, deliveries, endpoints, events, workers
 from wire.ids import DELIVERY
 
 routes = router("deliveries")
@@ -90,19 +91,32 @@ async def redeliver(context: Here, caller: Editor, delivery_id: DeliveryId) -> D
 
 def _redeliver(connection: Connection, context: Context, caller: Caller, delivery_id: str) -> Row:
     row = _fetch(connection, caller, delivery_id)
-    endpoint = endpoints.lock_health(connection, [row["endpoint_id"]]).get(row["endpoint_id"])
-    if endpoint is None or endpoints.get(connection, row["endpoint_id"]) is None:
-        raise conflict("endpoint-deleted", "The endpoint of this delivery was deleted.")
-    if endpoint["status"] != endpoints.ENABLED:
-        raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
+    _check_endpoint(connection, row["endpoint_id"])
     if row["status"] == deliveries.PENDING:
         if not deliveries.retry_now(connection, delivery_id, context.now):
             raise conflict("in-flight", "This delivery is being sent just now.")
     else:
         _check_replay_window(connection, context, row)
+        _check_body(connection, row)
         if not deliveries.redeliver(connection, [delivery_id], context.now):
             raise conflict("in-flight", "This delivery was taken up just now.")
-    return _fetch(connection, caller, delivery_id)
+    return _noted(connection, context, caller, "delivery.redelivered", delivery_id, row)
+
+
+def _check_endpoint(connection: Connection, endpoint_id: str) -> None:
+    endpoints.lock_health(connection, [endpoint_id])
+    endpoint = endpoints.get(connection, endpoint_id)
+    if endpoint is None:
+        raise conflict("endpoint-deleted", "The endpoint of this delivery was deleted.")
+    if endpoint["status"] != endpoints.ENABLED:
+        raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
+
+
+def _check_body(connection: Connection, row: Row) -> None:
+    # Locked, so that the body can't be deleted between this look and the commit.
+    event = events.lock(connection, row["event_id"])
+    if event is None or event["body_deleted_at"] is not None:
+        raise conflict("body-deleted", "The body of this event was deleted; nothing can be sent.")
 
 
 def _check_replay_window(connection: Connection, context: Context, row: Row) -> None:
@@ -115,6 +129,28 @@ def _check_replay_window(connection: Connection, context: Context, row: Row) -> 
         )
 
 
+@routes.post(f"{PATH}/send-as-new", status_code=202, responses=responses(404, 409))
+async def send_as_new(context: Here, caller: Editor, delivery_id: DeliveryId) -> Delivery:
+    """Send a delivery's event to its endpoint under a new id, which receivers act on once more.
+
+    The new delivery names the old one as `copy_of`.
+    """
+
+    def copy(connection: Connection) -> Row:
+        row = _fetch(connection, caller, delivery_id)
+        _check_endpoint(connection, row["endpoint_id"])
+        _check_body(connection, row)
+        event = {"id": row["event_id"], "tenant_id": row["tenant_id"], "type": row["event_type"]}
+        new = deliveries.add(
+            connection, event, row["endpoint_id"], context.now, copy_of=delivery_id
+        )
+        return _noted(connection, context, caller, "delivery.sent_as_new", new, row)
+
+    row = await context.write(copy)
+    context.poke()
+    return show_delivery(row)
+
+
 @routes.post(f"{PATH}/cancel", responses=responses(404, 409))
 async def cancel_delivery(context: Here, caller: Editor, delivery_id: DeliveryId) -> Delivery:
     """Cancel a pending delivery. No new attempt starts; one in flight is let finish."""
@@ -123,9 +159,32 @@ async def cancel_delivery(context: Here, caller: Editor, delivery_id: DeliveryId
         row = _fetch(connection, caller, delivery_id)
         if not deliveries.cancel(connection, delivery_id, context.now):
             raise conflict("not-pending", f"This delivery is {row['status']}, not pending.")
-        return _fetch(connection, caller, delivery_id)
+        return _noted(connection, context, caller, "delivery.cancelled", delivery_id, row)
 
     return show_delivery(await context.write(cancel))
+
+
+def _noted(
+    connection: Connection,
+    context: Context,
+    caller: Caller,
+    action: str,
+    delivery_id: str,
+    before: Row,
+) -> Row:
+    """Note the change, and return the delivery's row as it is now."""
+    row = _fetch(connection, caller, delivery_id)
+    note(
+        connection,
+        context,
+        caller,
+        action,
+        delivery_id,
+        tenant_id=row["tenant_id"],
+        before=show_delivery(before),
+        after=show_delivery(row),
+    )
+    return row
 
 
 def _fetch(connection: Connection, caller: Caller, delivery_id: str) -> Row:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Query
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
+from delivery_service.api.audit import note
 from delivery_service.api.auth import Caller, Editor, Reader
 from delivery_service.api.context import Context, Here, Row
 from delivery_service.api.endpoint_rules import (
@@ -38,7 +41,7 @@ PATH = "/endpoints/{endpoint_id}"
 EndpointId = Annotated[str, path_id(ENDPOINT, "endpoint"), Path(examples=["ep_01K"])]
 
 
-@routes.post("/endpoints", status_code=201, responses=body_problems(404))
+@routes.post("/endpoints", status_code=201, responses=body_problems(404, 409))
 async def create_endpoint(context: Here, caller: Editor, body: NewEndpoint) -> CreatedEndpoint:
     """Register a URL of a tenant, who need not exist before. Its secret is shown this once."""
     caller.restrict(body.tenant)
@@ -50,9 +53,10 @@ async def create_endpoint(context: Here, caller: Editor, body: NewEndpoint) -> C
         tenants.ensure(connection, body.tenant, now=context.now)
         check_signable(connection, context, values, [secret])
         sealed = context.sealer.seal(secret.reveal())
-        return fetch(connection, caller, endpoints.create(connection, values, sealed, context.now))
+        new = endpoints.create(connection, values, sealed, context.now)
+        return _noted(connection, context, caller, "endpoint.created", new)
 
-    row = await context.write(create)
+    row = await _write(context, create)
     return CreatedEndpoint(
         **endpoint_members(row, list(body.headers or {})),
         secret=secret.reveal(),
@@ -71,6 +75,7 @@ async def list_endpoints(
         before=read_cursor(where.cursor, last_id(ENDPOINT)),
         tenant_id=caller.restrict(where.tenant),
         status=where.status,
+        uid=where.uid,
     )
     return page_of(rows, where.limit, lambda row: show(context, row))
 
@@ -81,7 +86,7 @@ async def read_endpoint(context: Here, caller: Reader, endpoint_id: EndpointId) 
     return show(context, await context.read(fetch, caller, endpoint_id))
 
 
-@routes.patch(PATH, responses=body_problems(404))
+@routes.patch(PATH, responses=body_problems(404, 409))
 async def change_endpoint(
     context: Here, caller: Editor, endpoint_id: EndpointId, body: EndpointChange
 ) -> Endpoint:
@@ -95,9 +100,9 @@ async def change_endpoint(
             secrets = opened_secrets(connection, context, endpoint_id)
             check_signable(connection, context, {**row, **values}, secrets)
         endpoints.change(connection, endpoint_id, values, context.now)
-        return fetch(connection, caller, endpoint_id)
+        return _noted(connection, context, caller, "endpoint.changed", endpoint_id, row)
 
-    return show(context, await context.write(change))
+    return show(context, await _write(context, change))
 
 
 @routes.delete(PATH, status_code=204, responses=responses(404))
@@ -105,8 +110,17 @@ async def delete_endpoint(context: Here, caller: Editor, endpoint_id: EndpointId
     """Delete an endpoint and its secrets. Its pending deliveries are cancelled; history stays."""
 
     def delete(connection: Connection) -> None:
-        fetch(connection, caller, endpoint_id)
+        row = fetch(connection, caller, endpoint_id)
         endpoints.remove(connection, endpoint_id, context.now)
+        note(
+            connection,
+            context,
+            caller,
+            "endpoint.deleted",
+            endpoint_id,
+            tenant_id=row["tenant_id"],
+            before=show(context, row),
+        )
 
     await context.write(delete)
 
@@ -121,7 +135,7 @@ async def enable_endpoint(context: Here, caller: Editor, endpoint_id: EndpointId
         if caller.is_tenant and row["disabled_reason"] == "operator":
             raise conflict("disabled-by-operator", "Only the platform can enable this endpoint.")
         endpoints.enable(connection, endpoint_id, context.now)
-        return fetch(connection, caller, endpoint_id)
+        return _noted(connection, context, caller, "endpoint.enabled", endpoint_id, row)
 
     return show(context, await context.write(enable))
 
@@ -132,11 +146,43 @@ async def disable_endpoint(context: Here, caller: Editor, endpoint_id: EndpointI
     reason = "tenant" if caller.is_tenant else "operator"
 
     def disable(connection: Connection) -> Row:
-        fetch(connection, caller, endpoint_id)
-        endpoints.disable(connection, endpoint_id, reason, context.now)
-        return fetch(connection, caller, endpoint_id)
+        row = fetch(connection, caller, endpoint_id)
+        if not endpoints.disable(connection, endpoint_id, reason, context.now):
+            return row
+        return _noted(connection, context, caller, "endpoint.disabled", endpoint_id, row)
 
     return show(context, await context.write(disable))
+
+
+async def _write(context: Context, work: Callable[[Connection], Row]) -> Row:
+    """Write what may give an endpoint a uid."""
+    try:
+        return await context.write(work)
+    except IntegrityError:
+        raise conflict("uid-taken", "Another endpoint of this tenant has that uid.") from None
+
+
+def _noted(
+    connection: Connection,
+    context: Context,
+    caller: Caller,
+    action: str,
+    endpoint_id: str,
+    before: Row | None = None,
+) -> Row:
+    """Note the change, and return the endpoint's row as it is now."""
+    row = fetch(connection, caller, endpoint_id)
+    note(
+        connection,
+        context,
+        caller,
+        action,
+        endpoint_id,
+        tenant_id=row["tenant_id"],
+        before=show(context, before) if before else None,
+        after=show(context, row),
+    )
+    return row
 
 
 def fetch(connection: Connection, caller: Caller, endpoint_id: str) -> Row:

@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import Path, Query
 from sqlalchemy import Connection
 
-from delivery_service.api.auth import Admin
-from delivery_service.api.context import Here, Row
+from delivery_service.api.audit import note
+from delivery_service.api.auth import Admin, Caller
+from delivery_service.api.context import Context, Here, Row
 from delivery_service.api.paging import last_id, page_of, read_cursor
 from delivery_service.api.problems import invalid, not_found, responses
 from delivery_service.api.routing import body_problems, router
@@ -28,7 +29,7 @@ KeyId = Annotated[str, path_id(API_KEY, "key"), Path(examples=["key_01K"])]
 
 
 @routes.post("/keys", status_code=201, responses=body_problems())
-async def create_key(context: Here, _caller: Admin, body: NewApiKey) -> CreatedApiKey:
+async def create_key(context: Here, caller: Admin, body: NewApiKey) -> CreatedApiKey:
     """Make an API key. It is shown this once: only its digest is kept."""
 
     def create(connection: Connection) -> tuple[Row, str]:
@@ -42,7 +43,9 @@ async def create_key(context: Here, _caller: Admin, body: NewApiKey) -> CreatedA
         )
         if keys.find(connection, new.key, context.now) is None:
             raise invalid("#/expires_at", "is in the past")
-        return _fetch(connection, new.id), new.key
+        row = _fetch(connection, new.id)
+        _note(connection, context, caller, "key.created", row)
+        return row, new.key
 
     row, key = await context.write(create)
     return CreatedApiKey(**key_members(row), key=key)
@@ -69,14 +72,20 @@ async def read_key(context: Here, _caller: Admin, key_id: KeyId) -> ApiKey:
 
 
 @routes.delete("/keys/{key_id}", status_code=204, responses=responses(404))
-async def revoke_key(context: Here, _caller: Admin, key_id: KeyId) -> None:
+async def revoke_key(context: Here, caller: Admin, key_id: KeyId) -> None:
     """Revoke a key at once and for good. Its row stays, for the record."""
 
     def revoke(connection: Connection) -> None:
-        _fetch(connection, key_id)
-        keys.revoke(connection, key_id, context.now)
+        row = _fetch(connection, key_id)
+        if keys.revoke(connection, key_id, context.now):
+            _note(connection, context, caller, "key.revoked", row)
 
     await context.write(revoke)
+
+
+def _note(connection: Connection, context: Context, caller: Caller, action: str, row: Row) -> None:
+    shown = ApiKey(**key_members(_fetch(connection, row["id"])))
+    note(connection, context, caller, action, row["id"], tenant_id=row["tenant_id"], after=shown)
 
 
 def _fetch(connection: Connection, key_id: str) -> Row:

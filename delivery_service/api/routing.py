@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from delivery_service.api.auth import authenticate
 from delivery_service.api.problems import Problem, responses
 from wire.errors import EnvelopeError
-from wire.rawjson import parse_strictly, raw_members
+from wire.rawjson import RawJson, parse_strictly, raw_items, raw_members
 
 JSON = "application/json"
 
@@ -40,13 +40,31 @@ class RawMembersRequest(JsonRequest):
 
     def parse(self, text: str) -> Any:
         """Return the body's members."""
-        if not text.lstrip(" \t\r\n").startswith("{"):
-            return parse_strictly(text)
-        members = raw_members(text)
-        return {
-            name: raw if name == "data" else parse_strictly(raw.content.decode())
-            for name, raw in members.items()
-        }
+        return _members(text, raw="data")
+
+
+class BatchRequest(JsonRequest):
+    """A request whose member ``events`` is a list of such members."""
+
+    def parse(self, text: str) -> Any:
+        """Return the body's members."""
+        members = _members(text, raw="events")
+        if isinstance(members, dict) and isinstance(members.get("events"), RawJson):
+            content = members["events"].content
+            if content.lstrip(b" \t\r\n").startswith(b"["):
+                items = raw_items(content)
+                members["events"] = [_members(item.content.decode(), raw="data") for item in items]
+        return members
+
+
+def _members(text: str, raw: str) -> Any:
+    """Parse JSON, but keep the member ``raw`` of an object as the text that it is."""
+    if not text.lstrip(" \t\r\n").startswith("{"):
+        return parse_strictly(text)
+    return {
+        name: member if name == raw else parse_strictly(member.content.decode())
+        for name, member in raw_members(text).items()
+    }
 
 
 class KeyedRoute(APIRoute):
@@ -73,6 +91,12 @@ class RawMembersRoute(KeyedRoute):
     """A route that needs an API key and takes ``data`` as it is."""
 
     request_class = RawMembersRequest
+
+
+class BatchRoute(KeyedRoute):
+    """A route that needs an API key and takes the ``data`` of several events as it is."""
+
+    request_class = BatchRequest
 
 
 def _check_content_type(request: Request) -> None:

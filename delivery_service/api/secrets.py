@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from delivery_service.api.audit import note
 from delivery_service.api.auth import Editor, Reader
 from delivery_service.api.context import Here, Row
 from delivery_service.api.endpoint_rules import check_signable
@@ -77,6 +78,8 @@ async def rotate_secret(
         check_signable(connection, context, row, [secret])
         sealed = context.sealer.seal(secret.reveal())
         endpoints.rotate_secret(connection, endpoint_id, sealed, overlap, context.now)
+        tenant_id = row["tenant_id"]
+        note(connection, context, caller, "secret.rotated", endpoint_id, tenant_id=tenant_id)
 
     await context.write(rotate)
     return RotatedSecret(

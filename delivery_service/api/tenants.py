@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Response
 from sqlalchemy import Connection
 
-from delivery_service.api.auth import Admin, PlatformReader, Reader
-from delivery_service.api.context import Context, Here
+from delivery_service.api.audit import note
+from delivery_service.api.auth import Admin, Caller, PlatformReader, Reader
+from delivery_service.api.context import Context, Here, Row
 from delivery_service.api.endpoint_rules import check_tenant_signable
 from delivery_service.api.paging import page_of, read_cursor
 from delivery_service.api.problems import conflict, not_found, responses
@@ -27,18 +28,18 @@ ThisTenant = Annotated[TenantId, Path()]
 
 
 @routes.post("/tenants", status_code=201, responses=body_problems(409))
-async def create_tenant(context: Here, _caller: Admin, body: NewTenant) -> Tenant:
+async def create_tenant(context: Here, caller: Admin, body: NewTenant) -> Tenant:
     """Create a tenant. Publishing does not need one; it only holds settings."""
-    return await context.write(_create, context, body)
+    return await context.write(_create, context, caller, body)
 
 
-def _create(connection: Connection, context: Context, body: NewTenant) -> Tenant:
+def _create(connection: Connection, context: Context, caller: Caller, body: NewTenant) -> Tenant:
     values = body.model_dump(exclude={"id"})
     if not tenants.ensure(connection, body.id, values, context.now):
         raise conflict(
             "tenant-exists", "There is a tenant of that id; change it with PUT or PATCH."
         )
-    return _shown(connection, body.id)
+    return _noted(connection, context, caller, body.id, None)
 
 
 @routes.get("/tenants", responses=responses(403))
@@ -70,39 +71,91 @@ CREATED: dict[int | str, dict[str, Any]] = {201: {"description": "Created.", "mo
 
 @routes.put(PATH, responses={**body_problems(409), **CREATED})
 async def put_tenant(
-    context: Here, _caller: Admin, tenant_id: ThisTenant, body: TenantSettings, response: Response
+    context: Here, caller: Admin, tenant_id: ThisTenant, body: TenantSettings, response: Response
 ) -> Tenant:
     """Create a tenant, or replace its settings."""
-    created, tenant = await context.write(_put, context, tenant_id, body.model_dump())
+    created, tenant = await context.write(_put, context, caller, tenant_id, body.model_dump())
     response.status_code = 201 if created else 200
     return tenant
 
 
 def _put(
-    connection: Connection, context: Context, tenant_id: str, values: dict[str, Any]
+    connection: Connection,
+    context: Context,
+    caller: Caller,
+    tenant_id: str,
+    values: dict[str, Any],
 ) -> tuple[bool, Tenant]:
+    before = tenants.get(connection, tenant_id)
     created = tenants.ensure(connection, tenant_id, values, context.now)
     if not created:
         tenants.change(connection, tenant_id, values, context.now)
     check_tenant_signable(connection, context, tenant_id)
-    return created, _shown(connection, tenant_id)
+    return created, _noted(connection, context, caller, tenant_id, before)
 
 
 @routes.patch(PATH, responses=body_problems(404, 409))
 async def change_tenant(
-    context: Here, _caller: Admin, tenant_id: ThisTenant, body: TenantSettings
+    context: Here, caller: Admin, tenant_id: ThisTenant, body: TenantSettings
 ) -> Tenant:
     """Change the settings that are given."""
     values = body.model_dump(exclude_unset=True)
-    return await context.write(_change, context, tenant_id, values)
+    return await context.write(_change, context, caller, tenant_id, values)
 
 
 def _change(
-    connection: Connection, context: Context, tenant_id: str, values: dict[str, Any]
+    connection: Connection,
+    context: Context,
+    caller: Caller,
+    tenant_id: str,
+    values: dict[str, Any],
 ) -> Tenant:
-    if tenants.change(connection, tenant_id, values, context.now):
-        check_tenant_signable(connection, context, tenant_id)
-    return _shown(connection, tenant_id)
+    before = tenants.get(connection, tenant_id)
+    if before is None:
+        raise not_found("tenant")
+    tenants.change(connection, tenant_id, values, context.now)
+    check_tenant_signable(connection, context, tenant_id)
+    return _noted(connection, context, caller, tenant_id, before)
+
+
+def _noted(
+    connection: Connection, context: Context, caller: Caller, tenant_id: str, before: Row | None
+) -> Tenant:
+    """Note the change, and return the tenant as it is now."""
+    after = _shown(connection, tenant_id)
+    note(
+        connection,
+        context,
+        caller,
+        "tenant.created" if before is None else "tenant.changed",
+        tenant_id,
+        tenant_id=tenant_id,
+        before=show_tenant(before) if before else None,
+        after=after,
+    )
+    return after
+
+
+@routes.delete(PATH, status_code=204, responses=responses(404))
+async def delete_tenant(context: Here, caller: Admin, tenant_id: ThisTenant) -> None:
+    """Delete a tenant with everything in it: endpoints, events, deliveries, attempts and keys."""
+
+    def delete(connection: Connection) -> None:
+        before = tenants.get(connection, tenant_id)
+        if not tenants.remove(connection, tenant_id):
+            raise not_found("tenant")
+        shown = show_tenant(before) if before else None
+        note(
+            connection,
+            context,
+            caller,
+            "tenant.deleted",
+            tenant_id,
+            tenant_id=tenant_id,
+            before=shown,
+        )
+
+    await context.write(delete)
 
 
 def _shown(connection: Connection, tenant_id: str) -> Tenant:

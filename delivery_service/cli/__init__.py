@@ -14,6 +14,7 @@ from delivery_service.cli import (
     migrating,
     serving,
 )
+from delivery_service.cli.demo import demo
 from delivery_service.cli.failing import Commands
 from wire.version import VERSION
 
@@ -42,7 +43,14 @@ def _options(
     """Settings come from SUREHOOK_… variables and from surehook.toml."""
 
 
-for command in (serving.up, serving.api, serving.worker, migrating.migrate, events.publish):
+for command in (
+    serving.up,
+    serving.api,
+    serving.worker,
+    migrating.migrate,
+    events.publish,
+    demo,
+):
     app.command()(command)
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(endpoints.app, name="endpoint")

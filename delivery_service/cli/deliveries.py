@@ -134,4 +134,7 @@ def _shown(delivery: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ago(text: str) -> timedelta:
-    return RetrySchedule.parse(text).horizon
+    delays = RetrySchedule.parse(text).delays
+    if len(delays) != 1:
+        raise CommandError(f"since: {text!r} is not one length of time, such as 2h or 30m")
+    return delays[0]

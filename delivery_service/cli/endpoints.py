@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
-from delivery_service.bootstrap import guard_policy
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
 from delivery_service.net.guard import check_url
+from delivery_service.net.rules import guard_policy
 from delivery_service.sealing import sealer_for
 from delivery_service.settings import Settings
-from delivery_service.store import endpoints
+from delivery_service.store import endpoints, tenants
 from delivery_service.store.database import Database
 from sender.matching import check_patterns
 from sender.publish import check_tenant
 from wire.errors import ProfileError, SecretError
-from wire.profiles import PROFILES, check_profiles
+from wire.ids import DELIVERY, EVENT, new_id
+from wire.profiles import PROFILES, HeaderProfile, build_headers, check_profiles
 from wire.schedule import RetrySchedule
-from wire.secrets import generate_secret, parse_secret
+from wire.secrets import Secret, generate_secret, parse_secret
 
 app = typer.Typer(help="Endpoints: where events are sent.", no_args_is_help=True)
 
@@ -59,7 +62,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register an endpoint, and show its secret, once."""
-    text = _secret(secret)
+    chosen = _secret(secret)
     values: dict[str, Any] = {
         "tenant_id": check_tenant(tenant),
         "description": description,
@@ -70,10 +73,9 @@ def add(
 
     async def work(database: Database, settings: Settings) -> str:
         values["url"] = check_url(url, guard_policy(settings)).url
-        sealed = sealer_for(settings).seal(text)
-        return await database.write(endpoints.create, values, sealed)
+        return await database.write(_create, values, chosen, settings)
 
-    shown = {"id": in_database(work), **values, "secret": text}
+    shown = {"id": in_database(work), **values, "secret": chosen.reveal()}
     if as_json:
         print_json(shown)
     else:
@@ -81,13 +83,42 @@ def add(
         typer.echo("Keep the secret for the receiver: it is not shown again.", err=True)
 
 
-def _secret(given: str | None) -> str:
-    if given is None:
-        return generate_secret()
+def _create(
+    connection: Connection, values: dict[str, Any], secret: Secret, settings: Settings
+) -> str:
+    tenants.ensure(connection, values["tenant_id"])
+    tenant = tenants.get(connection, values["tenant_id"]) or {}
+    profiles = values["profiles"] or tenant.get("profiles") or settings.profiles
+    _check_signable(profiles, secret, settings)
+    sealed = sealer_for(settings).seal(secret.reveal())
+    return endpoints.create(connection, values, sealed)
+
+
+def _check_signable(
+    profiles: Sequence[str | dict[str, Any]], secret: Secret, settings: Settings
+) -> None:
+    """Sign once for nothing: better refused now than failing at every attempt."""
+    build_headers(
+        [PROFILES[p] if isinstance(p, str) else HeaderProfile.from_dict(p) for p in profiles],
+        secrets=[secret],
+        delivery_id=new_id(DELIVERY),
+        event_id=new_id(EVENT),
+        event_type="trial",
+        attempt=1,
+        timestamp=0,
+        body=b"",
+        user_agent="surehook",
+        prefix=settings.header_prefix,
+    )
+
+
+def _secret(given: str | None) -> Secret:
     try:
-        return parse_secret(given).reveal()
+        secret = parse_secret(generate_secret() if given is None else given)
+        secret.sign(b"")  # a public key could not
     except SecretError as error:
         raise SecretError(f"secret: {error}") from None
+    return secret
 
 
 def _profiles(names: list[str] | None) -> list[str] | None:

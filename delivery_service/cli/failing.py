@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from asyncpg import PostgresError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from typer.core import TyperGroup
@@ -52,14 +51,21 @@ def _message(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return None  # whoever read the output has enough; typer ends quietly
     if isinstance(error, DBAPIError):
         # Its own text would show the statement and its values.
         return f"database_url: {_first_line(error.orig)}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, PoolTimeout | PostgresError | OSError):
+    if isinstance(error, PoolTimeout | OSError) or _is_asyncpg(error):
         return f"database_url: {_first_line(error)}"
     return None
+
+
+def _is_asyncpg(error: BaseException) -> bool:
+    # While connecting, asyncpg's own errors come through. It is imported only where it is used.
+    return any(base.__module__.startswith("asyncpg.") for base in type(error).__mro__)
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from delivery_service import migrations
 from delivery_service.cli.opening import load_settings
 from delivery_service.settings import Settings
 from delivery_service.store.database import open_database
 
 
 def migrate(
-    revision: Annotated[
-        str, typer.Option(help="Where to: a revision, `+1`, or `head`.")
-    ] = migrations.HEAD,
+    revision: Annotated[str, typer.Option(help="Where to: a revision, `+1`, or `head`.")] = "head",
     downgrade: Annotated[
         str | None,
         typer.Option(
@@ -36,6 +33,8 @@ def migrate(
 
     Of several processes that migrate at once one does it and the others wait.
     """
+    from delivery_service import migrations  # noqa: PLC0415 - only this command needs it
+
     settings = load_settings()
     if sql:
         dialect = settings.async_database_url.get_backend_name()
@@ -47,6 +46,8 @@ def migrate(
 
 
 async def _migrate(settings: Settings, revision: str, downgrade: str | None, check: bool) -> None:
+    from delivery_service import migrations  # noqa: PLC0415 - only this command needs it
+
     database = open_database(settings, time_limit=False)
     try:
         if check:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from delivery_service.cli.failing import CommandError
-from delivery_service.migrations import check_head
 from delivery_service.settings import Settings, SettingsError, config_file
 from delivery_service.store.database import Database, open_database
 
@@ -40,6 +39,9 @@ def _fault(fault: Any) -> str:
 
 def in_database(work: Callable[[Database, Settings], Awaitable[T]]) -> T:
     """Run ``work(database, settings)`` on a database that is at head, and return its result."""
+    # Alembic takes longer to import than many commands to run.
+    from delivery_service.migrations import check_head  # noqa: PLC0415
+
     settings = load_settings()
     _check_sqlite_file(settings)
 

@@ -10,8 +10,9 @@ from delivery_service.metrics import QueueState
 from delivery_service.settings import Settings
 from delivery_service.store import backlog, endpoints, workers
 
-MOST_COUNTED = 100_000
-"""Due rows counted at most: some 10 ms. Beyond that the age says more than the number."""
+MOST_COUNTED = 10_000
+"""Due rows counted at most, some 5 ms: every process asks, and a backlog is no time to add to the
+database's work. Beyond that the age says more than the number."""
 
 
 def state(connection: Connection, settings: Settings, now: datetime | None = None) -> QueueState:

@@ -125,6 +125,9 @@ class Housekeeping:
         self._running.add(task)
         try:
             await job()
+        except asyncio.CancelledError:
+            # The process stops. APScheduler would log that as an error, with a traceback.
+            log.debug("housekeeping_stopped", job=name)
         except Exception as error:  # noqa: BLE001 - the next run tries again
             log.warning("housekeeping_failed", job=name, error=repr(error)[:300])
         finally:

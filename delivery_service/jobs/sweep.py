@@ -16,7 +16,8 @@ from delivery_service.store.database import Database
 from delivery_service.store.retention import Swept
 
 BATCH = 200
-"""Rows looked for in one transaction: some 10 ms, which is how long SQLite's writers wait."""
+"""Rows looked for in one transaction: 10 to 40 ms on a busy machine, measured on both databases
+with one delivery and one attempt an event; so long may one of SQLite's writers have to wait."""
 
 BATCHES = 500
 """Batches of one run: 100,000 events, attempts or keys, six times an hour."""

@@ -6,9 +6,11 @@ that is answered with 400 says nothing about the others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from delivery_service.policy.outcome import Outcome, OutcomeKind
 
@@ -55,6 +57,17 @@ class EndpointHealth:
     failing_since: datetime | None = None
     pauses: int = 0
     paused_until: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> EndpointHealth:
+        """The health in an endpoint's row, which names the circuit as text."""
+        return cls(
+            circuit=Circuit(row["circuit"]),
+            failures=row["failures"],
+            failing_since=row["failing_since"],
+            pauses=row["pauses"],
+            paused_until=row["paused_until"],
+        )
 
     @property
     def pristine(self) -> bool:

@@ -6,12 +6,13 @@ place where they meet the event loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from sqlalchemy import Connection, ExceptionContext, event
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from delivery_service.settings import Settings
@@ -27,6 +28,11 @@ CONNECT_TIMEOUT = 10.0
 PING_TIMEOUT = 5.0
 """Seconds for a connection from the pool to show that it is alive."""
 
+PING_AFTER = 2.0
+"""Seconds of idleness after which a connection has to show it."""
+
+LAST_USED = "surehook_last_used"
+
 
 class Database:
     """Runs pieces of work, each in its own transaction."""
@@ -36,13 +42,29 @@ class Database:
         self._reader = engine.execution_options(**{READ_ONLY: True})
 
     async def write(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work(connection, …)`` in a transaction and commit it."""
-        async with self.engine.begin() as connection:
-            return await connection.run_sync(work, *args, **kwargs)
+        """Run ``work(connection, …)`` in a transaction and commit it.
+
+        If the connection turns out to be dead before the commit, ``work`` is run once more on a
+        fresh one: nothing of it has happened.
+        """
+        return await self._run(self.engine, work, *args, **kwargs)
 
     async def read(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work(connection, …)``, which must not write."""
-        async with self._reader.begin() as connection:
+        """Run ``work(connection, …)``, which must not write. Otherwise like `write`."""
+        return await self._run(self._reader, work, *args, **kwargs)
+
+    @staticmethod
+    async def _run(engine: AsyncEngine, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with engine.connect() as connection:
+            try:
+                result = await connection.run_sync(work, *args, **kwargs)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+            else:
+                await connection.commit()
+                return result
+        async with engine.begin() as connection:
             return await connection.run_sync(work, *args, **kwargs)
 
     async def close(self) -> None:
@@ -72,11 +94,18 @@ def _leave_dead_connections(engine: AsyncEngine) -> None:
 
     A network that forgets connections without a word takes all of them. SQLAlchemy's own
     `pool_pre_ping` has no time limit but that of statements, and knows a time-out for no
-    disconnection, so each dead connection would cost that long again.
+    disconnection, so each dead connection would cost that long again; and it would ping before
+    every transaction, where those that were idle for a while are enough.
     """
 
+    @event.listens_for(engine.sync_engine, "checkin")
+    def _used(_connection: Any, record: Any) -> None:
+        record.info[LAST_USED] = time.monotonic()
+
     @event.listens_for(engine.sync_engine, "checkout")
-    def _ping(connection: Any, _record: Any, _proxy: Any) -> None:
+    def _ping(connection: Any, record: Any, _proxy: Any) -> None:
+        if time.monotonic() - record.info.get(LAST_USED, 0.0) < PING_AFTER:
+            return
         try:
             connection.run_async(lambda raw: raw.fetchrow(";", timeout=PING_TIMEOUT))
         except Exception as error:

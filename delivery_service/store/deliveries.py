@@ -21,10 +21,11 @@ from sqlalchemy import (
     update,
 )
 
+from sender.publish import insert_deliveries
 from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, queue
 from sender.types import UtcDateTime, moment
-from wire.ids import DELIVERY, first_id
+from wire.ids import DELIVERY, first_id, id_time, new_id
 
 PENDING = "pending"
 
@@ -135,6 +136,33 @@ def redeliver(
             [{"delivery_id": row.id, "endpoint_id": row.endpoint_id} for row in revived],
         )
     return [row.id for row in revived]
+
+
+def add(
+    connection: Connection,
+    event: Mapping[str, Any],
+    endpoint_id: str,
+    now: datetime | None = None,
+    *,
+    copy_of: str | None = None,
+) -> str:
+    """Insert one pending delivery of an event (``id``, ``tenant_id``, ``type``); return its id."""
+    delivery_id = new_id(DELIVERY, now=now)
+    row = {
+        "id": delivery_id,
+        "event_id": event["id"],
+        "endpoint_id": endpoint_id,
+        "tenant_id": event["tenant_id"],
+        "event_type": event["type"],
+        "status": PENDING,
+        "reason": None,
+        "undelivered": False,
+        "copy_of": copy_of,
+        "created_at": id_time(delivery_id),
+        "ended_at": None,
+    }
+    insert_deliveries(connection, [row], now)
+    return delivery_id
 
 
 def retry_now(connection: Connection, delivery_id: str, now: datetime | None = None) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, Executable, Text, func, or_, select, update
 
 from delivery_service.store.deliveries import end_pending_of
+from sender.rows import Columns, parameters, relation
 from sender.tables import endpoints, secrets
 from sender.types import later, moment
 from wire.ids import ENDPOINT, new_id
@@ -16,6 +18,8 @@ from wire.ids import ENDPOINT, new_id
 SECRET = "sec"  # noqa: S105 - the prefix of ids of secrets
 ENABLED = "enabled"
 DISABLED = "disabled"
+
+_IDS: Columns = (("id", Text()),)
 
 HEALTHY: Mapping[str, Any] = {
     "circuit": "closed",
@@ -58,6 +62,7 @@ def page(
     before: str | None = None,
     tenant_id: str | None = None,
     status: str | None = None,
+    uid: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return up to ``limit`` endpoints that are not deleted, newest first."""
     query = (
@@ -70,6 +75,8 @@ def page(
         query = query.where(endpoints.c.tenant_id == tenant_id)
     if status is not None:
         query = query.where(endpoints.c.status == status)
+    if uid is not None:
+        query = query.where(endpoints.c.uid == uid)
     if before is not None:
         query = query.where(endpoints.c.id < before)
     return [row._asdict() for row in connection.execute(query)]
@@ -205,19 +212,16 @@ def active_secrets(
 
 def states(connection: Connection, endpoint_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return what decides whether and how endpoints are sent to, by id; deleted ones too."""
-    rows = connection.execute(
-        select(
-            endpoints.c.id,
-            endpoints.c.version,
-            endpoints.c.status,
-            endpoints.c.disabled_reason,
-            endpoints.c.deleted_at,
-            endpoints.c.max_in_flight,
-            endpoints.c.rate_limit,
-            *(endpoints.c[name] for name in HEALTHY),
-        ).where(endpoints.c.id.in_(endpoint_ids))
-    )
-    return {row.id: row._asdict() for row in rows}
+    values = parameters(connection, _IDS, [{"id": id_} for id_ in endpoint_ids])
+    found = connection.execute(_states(connection.dialect.name), values)
+    return {row.id: row._asdict() for row in found}
+
+
+@cache
+def _states(dialect: str) -> Executable:
+    ids = relation(dialect, "ids", _IDS)
+    columns = ("id", "version", "status", "disabled_reason", "deleted_at", "rate_limit", *HEALTHY)
+    return select(*(endpoints.c[name] for name in columns)).join(ids, ids.c.id == endpoints.c.id)
 
 
 def rows(connection: Connection, endpoint_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -231,6 +235,8 @@ def lock_health(connection: Connection, endpoint_ids: Sequence[str]) -> dict[str
 
     Whoever changes both locks endpoints before queue rows; so nobody deadlocks.
     """
+    if not endpoint_ids:
+        return {}
     found = connection.execute(
         select(
             endpoints.c.id,

@@ -7,7 +7,7 @@ a worker that comes back late changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -58,10 +58,12 @@ _IDS: Columns = (("id", Text()),)
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Lanes with due work, oldest or next in turn first. ``cursor`` is where to go on."""
+    """Lanes with due work, oldest or next in turn first. ``cursor`` is where to go on; ``caps``
+    has the limits of requests in flight that endpoints have of their own."""
 
     lanes: tuple[Lane, ...]
     cursor: str
+    caps: Mapping[str, int]
 
 
 def scan(connection: Connection, cursor: str, now: datetime | None = None) -> Scan:
@@ -74,8 +76,9 @@ def scan(connection: Connection, cursor: str, now: datetime | None = None) -> Sc
     kind = (connection.dialect.name, now is not None)
     oldest = connection.execute(_peek(*kind), {"now": now, "peek": PEEK}).all()
     lanes = [(row.endpoint_id, row.lane) for row in oldest if not row.held]
+    caps = {row.endpoint_id: row.cap for row in oldest if row.cap}
     if sum(row.rows for row in oldest) < PEEK:
-        return Scan(tuple(lanes), cursor)
+        return Scan(tuple(lanes), cursor, caps)
     visited = connection.execute(
         _visit(*kind), {"now": now, "cursor": cursor, "steps": STEPS}
     ).all()
@@ -86,7 +89,8 @@ def scan(connection: Connection, cursor: str, now: datetime | None = None) -> Sc
         if due and not row.held
     ]
     end = visited[-1].endpoint_id if len(visited) == STEPS else ""
-    return Scan(tuple(dict.fromkeys(in_turn + lanes)), end)
+    caps |= {row.endpoint_id: row.cap for row in visited if row.cap}
+    return Scan(tuple(dict.fromkeys(in_turn + lanes)), end, caps)
 
 
 def _now(manual: bool) -> Any:
@@ -113,6 +117,11 @@ def _held(endpoint_id: Any, manual: bool) -> Any:
     return func.coalesce(held.scalar_subquery(), False).label("held")
 
 
+def _cap(endpoint_id: Any) -> Any:
+    cap = select(endpoints.c.max_in_flight).where(endpoints.c.id == endpoint_id)
+    return cap.scalar_subquery().label("cap")
+
+
 @cache
 def _peek(_dialect: str, manual: bool) -> Executable:
     oldest = (
@@ -133,7 +142,11 @@ def _peek(_dialect: str, manual: bool) -> Executable:
         .subquery("lanes")
     )
     return select(
-        lanes.c.endpoint_id, lanes.c.lane, lanes.c.rows, _held(lanes.c.endpoint_id, manual)
+        lanes.c.endpoint_id,
+        lanes.c.lane,
+        lanes.c.rows,
+        _held(lanes.c.endpoint_id, manual),
+        _cap(lanes.c.endpoint_id),
     ).order_by(lanes.c.since)
 
 
@@ -184,6 +197,7 @@ def _visit(_dialect: str, manual: bool) -> Executable:
             due(0).label("first"),
             due(1).label("again"),
             _held(ring.c.endpoint_id, manual),
+            _cap(ring.c.endpoint_id),
         )
         .where(ring.c.endpoint_id.is_not(None))
         .order_by(ring.c.step)
@@ -195,9 +209,6 @@ class Claimed:
     """A claimed delivery with all that is needed to send it, as it was in that transaction."""
 
     delivery_id: str
-    token: str
-    claims: int
-    claimed_at: datetime
     endpoint_id: str
     event_id: str
     tenant_id: str
@@ -210,6 +221,9 @@ class Claimed:
     content_type: str
     trace_context: str | None
     published_at: datetime
+    token: str
+    claims: int
+    claimed_at: datetime
 
 
 def claim(
@@ -242,17 +256,12 @@ def claim(
     found = connection.execute(
         _details(dialect), parameters(connection, _IDS, [{"id": row.delivery_id} for row in leased])
     )
-    details = {row.delivery_id: row._asdict() for row in found}
+    details: dict[str, Any] = {row.delivery_id: row for row in found}
     orphans = [row.delivery_id for row in leased if row.delivery_id not in details]
     if orphans:  # their delivery was removed by hand: there is nothing to send or to say
         connection.execute(delete(queue).where(queue.c.delivery_id.in_(orphans)))
     return [
-        Claimed(
-            token=token,
-            claims=row.claims,
-            claimed_at=now or row.due_at - lease,
-            **details[row.delivery_id],
-        )
+        Claimed(*(*details[row.delivery_id], token, row.claims, now or row.due_at - lease))
         for row in leased
         if row.delivery_id in details
     ]
@@ -317,6 +326,7 @@ def _picked_sqlite(manual: bool) -> Any:
 
 @cache
 def _details(dialect: str) -> Executable:
+    """The columns are the first fields of `Claimed`, in their order."""
     ids = relation(dialect, "ids", _IDS)
     return (
         select(

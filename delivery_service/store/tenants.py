@@ -6,10 +6,19 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from sender.tables import endpoints, tenants
+from sender.tables import (
+    api_keys,
+    attempts,
+    deliveries,
+    endpoints,
+    events,
+    queue,
+    secrets,
+    tenants,
+)
 from sender.types import moment
 
 
@@ -68,6 +77,31 @@ def change(
         return False
     _reload_endpoints(connection, tenant_id)
     return True
+
+
+def remove(connection: Connection, tenant_id: str) -> bool:
+    """Delete a tenant with everything in it: endpoints, secrets, events, history, keys.
+
+    One transaction, whose time grows with the tenant's history (about 20 µs a row). False when
+    there was nothing of that tenant.
+    """
+    of_tenant = select(endpoints.c.id).where(endpoints.c.tenant_id == tenant_id)
+    history = select(deliveries.c.id).where(deliveries.c.tenant_id == tenant_id)
+    # Endpoints first: their locks keep workers and publishers out.
+    connection.execute(of_tenant.order_by(endpoints.c.id).with_for_update())
+    removed = 0
+    for statement in (
+        delete(queue).where(queue.c.endpoint_id.in_(of_tenant)),
+        delete(secrets).where(secrets.c.endpoint_id.in_(of_tenant)),
+        delete(attempts).where(attempts.c.delivery_id.in_(history)),
+        delete(deliveries).where(deliveries.c.tenant_id == tenant_id),
+        delete(events).where(events.c.tenant_id == tenant_id),
+        delete(endpoints).where(endpoints.c.tenant_id == tenant_id),
+        delete(api_keys).where(api_keys.c.tenant_id == tenant_id),
+        delete(tenants).where(tenants.c.id == tenant_id),
+    ):
+        removed += connection.execute(statement).rowcount
+    return removed > 0
 
 
 def _reload_endpoints(connection: Connection, tenant_id: str) -> None:

@@ -21,7 +21,7 @@ from delivery_service.metrics import Metrics, WorkerState
 from delivery_service.policy.health import EndpointHealth, HealthRules
 from delivery_service.policy.retry import Retry
 from delivery_service.settings import Settings
-from delivery_service.store import endpoints, workers
+from delivery_service.store import workers
 from delivery_service.store.database import Database
 from delivery_service.worker.attempt import (
     POISON_CLAIMS,
@@ -180,7 +180,7 @@ class Worker:
             if isinstance(checked, Ended):
                 self._recorder.add(Result(claimed, checked, time.now()))
                 continue
-            health = EndpointHealth(**{name: checked[name] for name in endpoints.HEALTHY})
+            health = EndpointHealth.of(checked)
             self._in_flight[claimed.endpoint_id] += 1
             on_trial = claimed.claims == POISON_CLAIMS
             self._on_trial += on_trial

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 
 import structlog
 
 from delivery_service.metrics import Metrics
+from delivery_service.policy.outcome import Outcome, OutcomeKind
 from delivery_service.policy.retry import Dead, Delivered, Retry
 from delivery_service.worker.attempt import Ended, Result
 from delivery_service.worker.record import Recorded
 from delivery_service.worker.tracing import AttemptTracer
 
 log = structlog.get_logger(__name__)
+
+_QUOTED = re.compile(r""":?\s*\bb['"]""")
 
 
 class Observer:
@@ -32,10 +36,13 @@ class Observer:
         for result in group:
             late = result.claimed.delivery_id in recorded.late
             self._count(result, late)
-            if info is not None:
-                _log(info, result, late)
-            if self._tracer is not None:
-                self._tracer.attempt(result, late=late)
+            try:
+                if info is not None:
+                    _log(info, result, late)
+                if self._tracer is not None:
+                    self._tracer.attempt(result, late=late)
+            except Exception as error:  # noqa: BLE001 - whoever watches must not stop the work
+                log.warning("observer_failed", error=repr(error)[:300])
 
     def _count(self, result: Result, late: bool) -> None:
         metrics, claimed, outcome = self._metrics, result.claimed, result.outcome
@@ -81,6 +88,13 @@ def _log(info: Callable[..., object], result: Result, late: bool) -> None:
         kind=outcome.kind.value,
         status_code=outcome.status_code,
         duration=round(outcome.duration, 6),
-        error=outcome.error,
+        error=_error(outcome),
         **facts,
     )
+
+
+def _error(outcome: Outcome) -> str | None:
+    """The error without what it quotes of the answer, which may be an echo of the request."""
+    if outcome.kind is OutcomeKind.PROTOCOL and outcome.error:
+        return _QUOTED.split(outcome.error, maxsplit=1)[0]
+    return outcome.error

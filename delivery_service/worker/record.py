@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -29,9 +29,11 @@ _TYPES = {Signal.OPENED: "endpoint.failing", Signal.RECOVERED: "endpoint.recover
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """``late`` are the ids of deliveries whose lease had passed to another worker."""
+    """``late`` are the ids of deliveries whose lease had passed to another worker. ``pristine``
+    tells of each endpoint that was judged whether its health is now without a blemish."""
 
     late: frozenset[str]
+    pristine: Mapping[str, bool]
 
 
 def record(
@@ -41,15 +43,17 @@ def record(
     now: datetime | None,
     *,
     again: bool = False,
+    unwell: Collection[str] = (),
 ) -> Recorded:
-    """Record results. ``again``: an earlier try may have been committed unnoticed.
+    """Record results. ``again``: an earlier try may have been committed unnoticed. ``unwell``:
+    ids of endpoints of which a success must be noted, even if it was claimed before they were.
 
     Endpoints are locked before queue rows are touched, as everywhere.
     """
     if again:
         done = attempts.existing(connection, [r.attempt["id"] for r in results if r.attempt])
         results = [r for r in results if r.attempt is None or r.attempt["id"] not in done]
-    judged = [r for r in results if _bears_on_health(r)]
+    judged = [r for r in results if _bears_on_health(r, unwell)]
     health = endpoints.lock_health(connection, sorted({r.claimed.endpoint_id for r in judged}))
     current = _settle(connection, results, now)
     rows = [
@@ -59,18 +63,26 @@ def record(
     own = [r for r in results if r.claimed.delivery_id in current]
     deliveries.apply(connection, [_change(r) for r in own], now)
     notices = exhausted([r.claimed for r in own if r.step == SCHEDULE_USED_UP])
+    pristine: dict[str, bool] = {}
     for endpoint_id, row in health.items():
         mine = [r for r in own if r.claimed.endpoint_id == endpoint_id and r.outcome is not None]
-        notices += _judge_endpoint(connection, row, mine, rules, now)
+        after, noticed = _judge_endpoint(connection, row, mine, rules, now)
+        pristine[endpoint_id] = after.pristine
+        notices += noticed
     publish_notices(connection, notices, now)
-    return Recorded(frozenset(r.claimed.delivery_id for r in results) - current)
+    return Recorded(frozenset(r.claimed.delivery_id for r in results) - current, pristine)
 
 
-def _bears_on_health(result: Result) -> bool:
+def _bears_on_health(result: Result, unwell: Collection[str]) -> bool:
     outcome = result.outcome
     if outcome is None:
         return False
-    return not result.was_pristine or is_endpoint_level(outcome) or outcome.status_code == GONE
+    return (
+        not result.was_pristine
+        or is_endpoint_level(outcome)
+        or outcome.status_code == GONE
+        or result.claimed.endpoint_id in unwell
+    )
 
 
 def _settle(connection: Connection, results: Sequence[Result], now: datetime | None) -> set[str]:
@@ -113,9 +125,9 @@ def _judge_endpoint(
     results: Sequence[Result],
     rules: HealthRules,
     now: datetime | None,
-) -> list[Notice]:
+) -> tuple[EndpointHealth, list[Notice]]:
     """Apply outcomes to an endpoint's health, in the order in which they came in."""
-    before = EndpointHealth(**{name: row[name] for name in endpoints.HEALTHY})
+    before = EndpointHealth.of(row)
     judgement = Judgement(before)
     signals: list[Signal] = []
     gone = False
@@ -133,13 +145,14 @@ def _judge_endpoint(
         signals += judgement.signals
     if judgement.health != before:
         endpoints.set_health(connection, row["id"], asdict(judgement.health))
+    after = judgement.health
     # A success later in the group ends the failing that called for it.
-    failing = Signal.DISABLE in signals and judgement.health.failing_since is not None
+    failing = Signal.DISABLE in signals and after.failing_since is not None
     reason = "gone" if gone else "failing" if failing else None
     if reason is not None and endpoints.disable(connection, row["id"], reason, now):
-        return [of_endpoint("endpoint.disabled", row, judgement.health, reason)]
-    return [
-        of_endpoint(type_, row, judgement.health if type_ == "endpoint.failing" else before)
+        return after, [of_endpoint("endpoint.disabled", row, after, reason)]
+    return after, [
+        of_endpoint(type_, row, after if type_ == "endpoint.failing" else before)
         for signal, type_ in _TYPES.items()
         if signal in signals
     ]

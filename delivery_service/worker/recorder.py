@@ -10,10 +10,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    ProgrammingError,
+    StatementError,
+)
 
 from delivery_service.clock import Clock
 from delivery_service.policy.health import HealthRules
@@ -31,6 +38,22 @@ GATHER_SECONDS = 0.004
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds between tries while the database is away."""
+
+VALUE_ERRORS = frozenset({"22", "23"})
+"""SQLSTATE classes of values that can't be stored (PostgreSQL, appendix A)."""
+
+FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+PATIENCE = 3
+"""Tries after which an error that looks like a fault of our own is taken for one. Drivers raise
+such errors too when a connection breaks at an odd moment."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +80,9 @@ class Recorder:
         self._busy = busy
         self._on_recorded = on_recorded
         self._waiting: deque[Result] = deque()
+        # Endpoints that were not well when last judged here. What was claimed before says nothing
+        # of it, and a success in between must end a row of failures.
+        self._unwell: set[str] = set()
         self._recording = 0
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
@@ -102,42 +128,83 @@ class Recorder:
         self._waiting.extendleft(reversed(held))
         return list(group.values())
 
-    async def _record(self, group: Sequence[Result]) -> None:
-        again = False
+    async def _record(
+        self, group: Sequence[Result], *, again: bool = False, bare: bool = False
+    ) -> None:
         pause = FIRST_PAUSE
-        while True:
+        for tries in count(1):
             mark = self._clock.monotonic()
             try:
                 recorded = await self._database.write(
-                    record, group, self._rules, self._clock.now(), again=again
+                    record,
+                    group,
+                    self._rules,
+                    self._clock.now(),
+                    again=again,
+                    unwell=self._unwell,
                 )
-            except (DataError, IntegrityError, ProgrammingError) as error:
-                await self._isolate(group, error)
-                return
             except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be lost
+                if _is_refused(error) or (tries >= PATIENCE and _is_ours(error)):
+                    await self._isolate(group, error, again=again, bare=bare)
+                    return
                 log.warning("record_failed", results=len(group), error=repr(error)[:300])
                 again = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                self._on_recorded(group, recorded, self._clock.monotonic() - mark)
+                self._tell(group, recorded, self._clock.monotonic() - mark)
                 return
 
-    async def _isolate(self, group: Sequence[Result], error: Exception) -> None:
-        """Find the one result that the database refuses; it must not hold up the others."""
+    async def _isolate(
+        self, group: Sequence[Result], error: Exception, *, again: bool, bare: bool
+    ) -> None:
+        """Find the one result that can't be stored; it must not hold up the others."""
         if len(group) > 1:
             half = len(group) // 2
-            await self._record(group[:half])
-            await self._record(group[half:])
+            await self._record(group[:half], again=again)
+            await self._record(group[half:], again=again)
             return
         (result,) = group
-        if result.outcome is not None and result.outcome.kind is OutcomeKind.INTERNAL:
+        problem = {"delivery_id": result.claimed.delivery_id, "error": repr(error)[:300]}
+        if bare:
             # Even the bare fact can't be stored. The lease will end and the claims be counted,
             # so the delivery ends as poison.
-            log.error("record_refused", delivery_id=result.claimed.delivery_id, error=repr(error))
+            log.error("record_refused", **problem)
             return
-        log.error("result_refused", delivery_id=result.claimed.delivery_id, error=repr(error))
-        await self._record([_bare(result)])
+        log.error("result_refused", **problem)
+        await self._record([_bare(result)], again=again, bare=True)
+
+    def _tell(self, group: Sequence[Result], recorded: Recorded, took: float) -> None:
+        for endpoint_id, pristine in recorded.pristine.items():
+            (self._unwell.discard if pristine else self._unwell.add)(endpoint_id)
+        try:
+            self._on_recorded(group, recorded, took)
+        except Exception as error:  # noqa: BLE001 - a log that can't be written stops no worker
+            log.debug("on_recorded_failed", error=repr(error)[:300])
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether the database can't store a value, so that trying again would be in vain.
+
+    Everything else says that it is away, busy or being changed, which passes.
+    """
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return str(state)[:2] in VALUE_ERRORS
+    # What asyncpg can't encode is an error without a state, caused by a ValueError.
+    refusals = DataError | IntegrityError | ProgrammingError
+    return isinstance(error, refusals) or isinstance(
+        error.orig and error.orig.__cause__, ValueError
+    )
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether an error looks like a fault of our own or a driver's that a result brings about."""
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
+        return isinstance(error.orig, FAULTS)
+    return isinstance(error, FAULTS)
 
 
 def _bare(result: Result) -> Result:

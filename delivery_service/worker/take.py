@@ -57,19 +57,21 @@ def take(
     found = queue.scan(connection, cursor, now)
     if not found.lanes:
         return Taken((), {}, frozenset(), found.cursor, found=False)
-    states = endpoints.states(connection, list({endpoint_id for endpoint_id, _ in found.lanes}))
     allowances = {
         endpoint_id: allowance(
             places.in_flight.get(endpoint_id, 0),
             places.free,
-            _cap(states.get(endpoint_id), places.cap),
+            found.caps.get(endpoint_id, places.cap),
         )
         for endpoint_id, _ in found.lanes
     }
     wants, stopped_at = share(found.lanes, min(places.free, queue.MOST), allowances, turn)
     claimed = queue.claim(connection, wants, new_id("lease"), lease, now)
     if not claimed:
-        return Taken((), states, frozenset(), stopped_at or found.cursor, found=True)
+        return Taken((), {}, frozenset(), stopped_at or found.cursor, found=True)
+    # Only now that the rows are held: an endpoint that was disabled or changed meanwhile would
+    # otherwise get one more attempt.
+    states = endpoints.states(connection, list({row.endpoint_id for row in claimed}))
     counted = _Count(connection, states, lease, claimed[0].claimed_at)
     kept, back = counted.keep(claimed)
     kept, suspects = _on_trial(kept, places.trial_free)
@@ -83,10 +85,6 @@ def take(
 def put_back(connection: Connection, work: Sequence[Claimed], now: datetime | None) -> None:
     """Return claims that nothing was done with, as if never made."""
     settle.give_back(connection, [_returned(row, timedelta()) for row in work], now)
-
-
-def _cap(state: EndpointState | None, default: int) -> int:
-    return (state and state["max_in_flight"]) or default
 
 
 def _on_trial(

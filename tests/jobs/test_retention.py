@@ -274,10 +274,26 @@ async def test_rows_that_others_hold_are_passed_over(
         assert held.event_id in await event_ids(stored)
 
 
-async def test_sweeping_reads_only_what_it_removes(postgresql_url: str, clock: ManualClock) -> None:
-    """The plans go by the primary key, or by an index on what is wanted, with many rows there."""
+@pytest.mark.parametrize("analysed", ["never", "now", "when empty"])
+async def test_f25_sweeping_reads_only_what_it_removes(
+    postgresql_url: str, clock: ManualClock, analysed: str
+) -> None:
+    """The plans go by an index whatever the planner was told about the tables."""
     async with open_service(postgresql_url, clock) as service:
-        await service.database.write(_fill)
+
+        def fill(connection: Connection) -> None:
+            for table in tables.metadata.sorted_tables:
+                # Or it might bring the statistics up to date behind the test's back.
+                off = f"ALTER TABLE {table.name} SET (autovacuum_enabled = off)"
+                connection.execute(text(off))
+            if analysed == "when empty":
+                connection.execute(text("ANALYZE"))
+            for statement in MANY.split(";"):
+                connection.execute(text(statement))
+            if analysed == "now":
+                connection.execute(text("ANALYZE"))
+
+        await service.database.write(fill)
         stored = Stored(service)
         await stored.endpoint()
         published = await stored.publish(idempotency_key="k")
@@ -285,7 +301,8 @@ async def test_sweeping_reads_only_what_it_removes(postgresql_url: str, clock: M
         await stored.end(*published.delivery_ids)
         clock.advance(100 * DAY)
         plans = await service.database.write(_plans, stored.now)
-        assert not [plan for plan in plans if "Seq Scan on surehook" in plan], plans
+        scans = [plan for plan in plans if "Seq Scan on surehook" in plan]
+        assert not scans, "\n\n".join(scans)
 
 
 MANY = """
@@ -300,14 +317,8 @@ INSERT INTO surehook_queue (delivery_id, endpoint_id, due_at)
   SELECT 'dlv_7' || lpad(n::text, 25, '0'), 'ep_', now() FROM generate_series(1, 20000) n;
 INSERT INTO surehook_attempts
   SELECT 'att_7' || lpad(n::text, 25, '0'), 'dlv_7' || lpad(n::text, 25, '0'), 'ep_', 1, false,
-    now(), 1, '', 'status', 500, null, true, '', '', '', false FROM generate_series(1, 20000) n;
-ANALYZE
+    now(), 1, '', 'status', 500, null, true, '', '', '', false FROM generate_series(1, 20000) n
 """
-
-
-def _fill(connection: Connection) -> None:
-    for statement in MANY.split(";"):
-        connection.execute(text(statement))
 
 
 def _plans(connection: Connection, now: Any) -> list[str]:

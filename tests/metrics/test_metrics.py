@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -15,7 +16,7 @@ from delivery_service.metrics import Distribution, Metrics
 from delivery_service.store import endpoints, workers
 from tests.metrics.scraped import Scraped, scrape
 from tests.support.ports import free_port
-from tests.support.receiver import HANG, RESET, Answer, Receiver
+from tests.support.receiver import RESET, Answer, Receiver
 from tests.support.stored import Stored, open_service
 from tests.support.waiting import wait_until_async
 
@@ -147,29 +148,38 @@ async def test_a_delivery_that_ends_without_an_attempt_is_no_attempt(
 
 
 async def test_requests_in_flight_and_connections(sqlite_url: str, receiver: Receiver) -> None:
-    async with open_service(sqlite_url, attempt_timeout=timedelta(seconds=5)) as service:
+    async with open_service(sqlite_url) as service:
         stored = Stored(service)
-        receiver.script("/a", Answer(), Answer(), HANG)
+        answer = threading.Event()
+
+        def held(_request: object) -> Answer:
+            answer.wait(20)
+            return Answer()
+
+        receiver.script("/a", Answer(), Answer(), held)
         await stored.endpoint(receiver.url("/a"), max_in_flight=1)
         worker = service.worker()
         assert scrape(service.metrics).value("in_flight") is None
         running = asyncio.create_task(worker.run())
+
+        def idle() -> bool:
+            seen = scrape(service.metrics)
+            return seen.value("in_flight") == seen.value("recorder_backlog") == 0
+
         try:
-            for count in (1, 2):
+            for count in (1, 2, 3):
+                await wait_until_async(idle)
                 await stored.publish()
                 worker.poke()
                 await wait_until_async(lambda count=count: len(receiver.requests) == count)
-                await wait_until_async(lambda: scrape(service.metrics).value("in_flight") == 0)
-            await stored.publish()
-            worker.poke()
-            await wait_until_async(lambda: len(receiver.requests) == 3)
             seen = scrape(service.metrics)
             assert seen.value("in_flight") == 1
             assert seen.value("worker_up") == 1
+            assert seen.value("recorder_backlog") == 0
             assert seen.value("connections_opened_total") == receiver.connections
             assert seen.value("connections_reused_total") == 3 - receiver.connections
-            assert seen.value("recorder_backlog") == 0
         finally:
+            answer.set()
             worker.stop()
             await running
         assert scrape(service.metrics).value("worker_up") == 0

@@ -19,7 +19,10 @@ from delivery_service.settings import Settings
 from delivery_service.store import keys
 from sender.tables import metadata
 from tests.service.caller import KINDS, Api, open_api
+from tests.support.fixtures import postgresql_tables
 from tests.support.postgres import Postgres
+
+__all__ = ["postgresql_tables"]
 
 START = datetime(2026, 11, 29, 10, tzinfo=UTC)
 ENCRYPTION_KEY = generate_encryption_key()

@@ -20,6 +20,7 @@ PLATFORM = {**ADMIN, "read": "ok"}
 PUBLISH = {**ADMIN, "publish": "ok"}
 READ = {"admin": "ok", "publish": 403, "read": "ok", "tenant": "ok", "other": 404}
 EDIT = {**READ, "read": 403}
+SHARED = {**READ, "other": "ok"}  # the platform's own, for everybody
 LIST = {**READ, "other": "ok"}  # but empty
 
 OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
@@ -28,6 +29,7 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("GET", "/v1/tenants/{tenant_id}"): (READ, {}),
     ("PUT", "/v1/tenants/{tenant_id}"): (ADMIN, {"json": {}}),
     ("PATCH", "/v1/tenants/{tenant_id}"): (ADMIN, {"json": {}}),
+    ("DELETE", "/v1/tenants/{tenant_id}"): (ADMIN, {}),
     ("POST", "/v1/endpoints"): (EDIT, {"json": {"tenant": "acme", "url": URL}}),
     ("GET", "/v1/endpoints"): (LIST, {}),
     ("GET", "/v1/endpoints/{endpoint_id}"): (READ, {}),
@@ -37,15 +39,33 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("POST", "/v1/endpoints/{endpoint_id}/disable"): (EDIT, {}),
     ("GET", "/v1/endpoints/{endpoint_id}/secrets"): (READ, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/secrets/rotate"): (EDIT, {}),
+    ("POST", "/v1/endpoints/{endpoint_id}/test"): (EDIT, {}),
+    ("GET", "/v1/endpoints/{endpoint_id}/feed"): (READ, {}),
+    ("POST", "/v1/endpoints/{endpoint_id}/feed/acknowledge"): (
+        EDIT,
+        {"json": {"deliveries": ["dlv_01M8MZ1BD68JM5KXSYHDE9A657"]}},
+    ),
+    ("GET", "/v1/event-types"): (SHARED, {}),
+    ("GET", "/v1/event-types-openapi"): (SHARED, {}),
+    ("GET", "/v1/event-types/{name}"): (SHARED, {}),
+    ("PUT", "/v1/event-types/{name}"): (ADMIN, {"json": {}}),
+    ("DELETE", "/v1/event-types/{name}"): (ADMIN, {}),
     ("POST", "/v1/events"): (PUBLISH, event()),
+    ("POST", "/v1/events/batch"): (
+        PUBLISH,
+        {"json": {"events": [{"tenant": "acme", "type": "a.b", "data": {}}]}},
+    ),
     ("POST", "/v1/events/raw"): (PUBLISH, {"params": {"tenant": "acme", "type": "a.b"}}),
     ("GET", "/v1/events"): (LIST, {}),
     ("GET", "/v1/events/{event_id}"): (READ, {}),
+    ("DELETE", "/v1/events/{event_id}/body"): (ADMIN, {}),
     ("GET", "/v1/deliveries"): (LIST, {}),
     ("GET", "/v1/deliveries/{delivery_id}"): (READ, {}),
     ("GET", "/v1/deliveries/{delivery_id}/attempts"): (READ, {}),
     ("POST", "/v1/deliveries/{delivery_id}/redeliver"): (EDIT, {}),
+    ("POST", "/v1/deliveries/{delivery_id}/send-as-new"): (EDIT, {}),
     ("POST", "/v1/deliveries/{delivery_id}/cancel"): (EDIT, {}),
+    ("GET", "/v1/audit-log"): (PLATFORM, {}),
     ("POST", "/v1/keys"): (ADMIN, {"json": {"name": "k", "scope": "read"}}),
     ("GET", "/v1/keys"): (ADMIN, {}),
     ("GET", "/v1/keys/{key_id}"): (ADMIN, {}),
@@ -56,6 +76,7 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
 async def _things_of_acme(api: Api) -> dict[str, str]:
     endpoint = await api.endpoint()
     done = await api.publish()
+    await api.ok("PUT", "/v1/event-types/invoice.paid", json={})
     keys = (await api.ok("GET", "/v1/keys", params={"scope": "publish"}))["items"]
     return {
         "tenant_id": "acme",
@@ -63,6 +84,7 @@ async def _things_of_acme(api: Api) -> dict[str, str]:
         "event_id": done["id"],
         "delivery_id": done["deliveries"][0],
         "key_id": keys[0]["id"],
+        "name": "invoice.paid",
     }
 
 
@@ -71,6 +93,8 @@ async def _things_of_acme(api: Api) -> dict[str, str]:
 async def test_authorisation(sqlite_api: Api, method: str, path: str, key: str) -> None:
     api = sqlite_api
     things = await _things_of_acme(api)
+    if path.endswith("/body"):
+        await api.ok("POST", f"/v1/deliveries/{things['delivery_id']}/cancel")
     expected, request = OPERATIONS[method, path]
     if key == "publish" and path == "/v1/keys/{key_id}" and method == "DELETE":
         things["key_id"] = "key_01M8MZ1BD68JM5KXSYHDE9A657"

@@ -262,7 +262,15 @@ async def test_e22_an_operator_reads_which_setting_permits_a_private_address(
     assert "private" not in json.dumps(hidden)
 
 
-LISTS = ["/v1/tenants", "/v1/endpoints", "/v1/events", "/v1/deliveries", "/v1/keys"]
+LISTS = [
+    "/v1/audit-log",
+    "/v1/event-types",
+    "/v1/tenants",
+    "/v1/endpoints",
+    "/v1/events",
+    "/v1/deliveries",
+    "/v1/keys",
+]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from sender.tables import api_keys, events, queue
 from sender.types import later
 from wire import generate_secret
 from wire.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Run = Callable[..., Result]
 
@@ -99,8 +104,9 @@ def test_version() -> None:
 
 def test_migrate_up_check_and_down(run: Run) -> None:
     assert "no tables" in error_line(run("migrate", "--check", status=2))
-    assert run("migrate").stdout == "The database is at revision 0001 (head).\n"
-    assert run("migrate", "--check").stdout == "The database is at revision 0001 (head).\n"
+    at_head = "The database is at revision 0002 (head).\n"
+    assert run("migrate").stdout == at_head
+    assert run("migrate", "--check").stdout == at_head
     run("migrate", "--downgrade", "base", status=1, typed="n\n")
     run("migrate", "--check")
     assert "revision base." in run("migrate", "--downgrade", "base", "--yes").stdout
@@ -182,6 +188,7 @@ def test_endpoint_add_with_a_given_secret(migrated: Run) -> None:
         ("--url", "http://169.254.169.254/", "169.254.169.254"),
         ("--type", "in voice", "event_types"),
         ("--secret", "whsec_short", "secret"),
+        ("--secret", "whpk_1ZCSlpEH/DrXmZpcdYcU+x8f0ab1vmVg6JQNDdG1MXo=", "secret"),
         ("--schedule", "soon", "soon"),
         ("--profile", "mine", "profile"),
         ("--tenant", "", "tenant"),
@@ -194,6 +201,12 @@ def test_endpoint_add_names_what_is_wrong(
     arguments = [part for pair in given.items() for part in pair]
     assert named in error_line(migrated("endpoint", "add", *arguments, status=2))
     assert json.loads(migrated("endpoint", "list", "--json").stdout) == []
+
+
+def test_endpoint_add_refuses_what_no_attempt_could_sign(migrated: Run) -> None:
+    command = ("endpoint", "add", "--tenant", "acme", "--url", "http://127.0.0.1:9000/")
+    options = ("--profile", "idempotency-key", "--secret", generate_secret("whsk"))
+    assert "whsec_" in error_line(migrated(*command, *options, status=2))
 
 
 def test_publish_keeps_the_json_as_given(migrated: Run, settings: Settings, tmp_path: Path) -> None:
@@ -260,6 +273,8 @@ def test_deliveries_list_filters_and_pages(migrated: Run) -> None:
     assert listed("--status", "dead") == []
     assert listed("--type", "invoice.void") == []
     assert listed("--endpoint", endpoint["id"], "--type", "invoice.paid") == ids[::-1]
+    for unusable in ("soon", "1m,2m", "default"):
+        assert error_line(migrated("deliveries", "list", "--since", unusable, status=2))
     assert migrated("deliveries", "list", "--tenant", "nobody").stdout.startswith("There are no")
 
 
@@ -355,6 +370,8 @@ def test_redeliver_is_all_or_nothing_and_keeps_to_the_replay_window(
     [
         ("PORT", "abc", "port"),
         ("LEASE", "1", "lease"),
+        ("LEASE", "1 minute", "lease"),
+        ("DATABASE_SCHEMA", "hooks", "database_schema"),
         ("DATABASE_URL", "mysql://x", "mysql"),
         ("DATABASE_URL", "postgresql://127.0.0.1:1/x", "database_url"),
         ("DATABASE_URL", "sqlite:////nowhere/at/all", "/nowhere/at/all"),
@@ -390,6 +407,22 @@ def test_a_wrong_database_or_password_is_one_line(
     monkeypatch.setenv("SUREHOOK_DATABASE_URL", url)
     line = error_line(CliRunner().invoke(app, ["keys", "list"]))
     assert "no_such_database" in line
+
+
+def test_output_that_nobody_reads_any_more_ends_quietly(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "delivery_service.cli", "keys", "encryption"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
 
 
 def test_no_file_is_created_where_there_is_no_database(

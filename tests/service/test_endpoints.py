@@ -26,7 +26,9 @@ async def _row(api: Api, endpoint_id: str) -> dict[str, Any]:
 
 async def test_an_endpoint_with_every_setting(api: Api) -> None:
     settings = {
+        "uid": "crm é 1",
         "description": "Production,\nEurope",
+        "metadata": {"team": "billing"},
         "event_types": ["invoice.*", "customer.created"],
         "schedule": [0, 5, 60],
         "profiles": ["standard", "github"],

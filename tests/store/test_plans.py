@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from delivery_service.policy.sharing import Want
-from delivery_service.store import deliveries, queue, settle, workers
+from delivery_service.store import deliveries, queue, settle
 from sender.tables import metadata
 from tests.support.postgres import Postgres
 
@@ -145,7 +145,6 @@ def test_f25_claim_and_record_never_read_a_large_table_from_end_to_end(engine: E
             for row in claimed[:60]
         ]
         deliveries.apply(connection, changes)
-        workers.pulse(connection)
 
     with engine.connect() as connection:
         scans = _explain(connection, work)

@@ -17,7 +17,8 @@ from delivery_service.sealing import generate_encryption_key
 from delivery_service.settings import Settings
 from delivery_service.store import attempts, deliveries, endpoints, queue
 from delivery_service.store.queue import Claimed
-from sender import Published, metadata, publish
+from sender import Published, publish
+from sender.tables import metadata
 from wire.ids import ATTEMPT, new_id
 from wire.secrets import generate_secret
 
@@ -112,8 +113,9 @@ class Stored:
     async def attempt(self, delivery_id: str, number: int = 1) -> str:
         """A stored attempt that is made now; returns its id."""
         at = self.now or datetime.now(UTC)
+        attempt_id = new_id(ATTEMPT, now=at)
         row = {
-            "id": new_id(ATTEMPT, now=at),
+            "id": attempt_id,
             "delivery_id": delivery_id,
             "endpoint_id": "ep_",
             "number": number,
@@ -131,7 +133,7 @@ class Stored:
             "response_truncated": False,
         }
         await self.database.write(attempts.insert, [row])
-        return row["id"]
+        return attempt_id
 
     async def count(self, table: Table, *conditions: Any) -> int:
         def work(connection: Connection) -> int:

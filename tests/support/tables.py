@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.pool import NullPool
 
-from sender import configure_sqlite, metadata
-from sender.tables import deliveries, events, queue
+from sender.sqlite import configure_sqlite
+from sender.tables import deliveries, events, metadata, queue
 from tests.support.postgres import Postgres
 
 SYNC_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}

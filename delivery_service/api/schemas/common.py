@@ -62,14 +62,16 @@ def checked(check: Callable[[Any], T]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def _check_text(value: str) -> str:
+def check_text(value: str) -> str:
+    """Return text without control characters other than line breaks and tabs."""
     found = _CONTROL.search(value)
     if found:
         raise ValueError(f"contains the control character U+{ord(found.group()):04X}")
     return value
 
 
-def _check_printable(value: str) -> str:
+def check_printable(value: str) -> str:
+    """Return text that is printable, on one line."""
     if not value.isprintable():
         raise ValueError("must be printable characters only, on one line")
     return value
@@ -102,9 +104,9 @@ def _digits(value: Any) -> Any:
     return value
 
 
-Text = Annotated[str, Field(max_length=MAX_DESCRIPTION), AfterValidator(_check_text)]
+Text = Annotated[str, Field(max_length=MAX_DESCRIPTION), AfterValidator(check_text)]
 """Free text of several lines."""
-Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_printable)]
+Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(check_printable)]
 """A name for people, on one line."""
 TenantId = Annotated[
     str,
@@ -134,7 +136,7 @@ IdempotencyKey = Annotated[
         description="Unique per tenant: a repeat with the same content gives the first event.",
         examples=["invoice-1042-paid"],
     ),
-    AfterValidator(_check_printable),
+    AfterValidator(check_printable),
 ]
 Schedule = Annotated[
     str | list[float],

@@ -16,6 +16,8 @@ from delivery_service.api.schemas.common import (
     TenantId,
     Text,
     UtcMoment,
+    check_printable,
+    check_text,
     id_pattern,
 )
 from wire.ids import ENDPOINT
@@ -40,6 +42,27 @@ Headers = Annotated[
         examples=[{"X-Gateway-Key": "s3cret"}],
     ),
 ]
+Uid = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=256,
+        description="The platform's own id of the endpoint, unique per tenant.",
+        examples=["crm-production"],
+    ),
+    AfterValidator(check_printable),
+]
+Metadata = Annotated[
+    dict[
+        Annotated[str, Field(min_length=1, max_length=64), AfterValidator(check_printable)],
+        Annotated[str, Field(max_length=512), AfterValidator(check_text)],
+    ],
+    Field(
+        max_length=50,
+        description="Whatever the platform wants to remember with it.",
+        examples=[{"team": "billing"}],
+    ),
+]
 SecretKind = Literal["whsec", "whsk"]
 OwnSecret = Annotated[
     str,
@@ -62,6 +85,8 @@ class EndpointSettings(Given):
     """What can be set and changed of an endpoint; null resets to the tenant's or the platform's."""
 
     description: Text | None = Field(None, examples=["Production"])
+    uid: Uid | None = None
+    metadata: Metadata | None = None
     event_types: Patterns | None = None
     schedule: Schedule | None = None
     profiles: ProfileNames | None = None
@@ -144,7 +169,9 @@ class Endpoint(Shown):
     id: str = Field(json_schema_extra=id_pattern(ENDPOINT))
     tenant: str
     url: str
+    uid: str | None = Field(description="The platform's own id of it.")
     description: str
+    metadata: dict[str, str]
     event_types: list[str] = Field(description="Empty: all.")
     status: Literal["enabled", "disabled"]
     disabled_reason: str | None = Field(
@@ -201,6 +228,7 @@ class EndpointFilter(PageParameters):
 
     tenant: TenantId | None = None
     status: Literal["enabled", "disabled"] | None = None
+    uid: Uid | None = None
 
 
 def show_endpoint(row: dict[str, Any], header_names: list[str]) -> Endpoint:
@@ -211,13 +239,14 @@ def show_endpoint(row: dict[str, Any], header_names: list[str]) -> Endpoint:
 def endpoint_members(row: dict[str, Any], header_names: list[str]) -> dict[str, Any]:
     """Return the members of an endpoint."""
     same = (
-        "id", "url", "description", "status", "disabled_reason", "disabled_at", "schedule",
+        "id", "url", "uid", "description", "status", "disabled_reason", "disabled_at", "schedule",
         "profiles", "timeout", "max_in_flight", "rate_limit", "created_at", "updated_at",
     )  # fmt: skip
     return {
         **{name: row[name] for name in same},
         "tenant": row["tenant_id"],
         "event_types": row["event_types"] or [],
+        "metadata": row["metadata"] or {},
         "headers": dict.fromkeys(header_names, "***"),
         "circuit": {
             "state": row["circuit"],

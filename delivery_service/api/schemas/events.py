@@ -20,6 +20,9 @@ from delivery_service.api.schemas.common import (
 from wire.ids import DELIVERY, EVENT
 from wire.rawjson import RawJson
 
+MAX_BATCH = 1000
+"""Events of one batch."""
+
 
 def _is_raw(value: Any) -> RawJson:
     if not isinstance(value, RawJson):
@@ -49,6 +52,19 @@ class NewEvent(Given):
     idempotency_key: IdempotencyKey | None = None
 
 
+class NewBatch(Given):
+    """Events to publish together."""
+
+    events: list[NewEvent] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+class NewTest(Given):
+    """A test event."""
+
+    type: EventType = "surehook.test"
+    data: Data
+
+
 class Published(Shown):
     """What was published."""
 
@@ -59,6 +75,15 @@ class Published(Shown):
     duplicate: bool = Field(
         description="Whether the idempotency key was used before: then these are the first event's."
     )
+    warnings: list[str] | None = Field(
+        None, description="What does not fit the event type's schema, where that only warns."
+    )
+
+
+class PublishedBatch(Shown):
+    """What was published, in the order of the batch."""
+
+    items: list[Published]
 
 
 class Event(Shown):
@@ -70,6 +95,7 @@ class Event(Shown):
     content_type: str
     idempotency_key: str | None
     created_at: UtcMoment
+    body_deleted_at: UtcMoment | None = Field(description="Set when its body was deleted.")
 
 
 class EventWithBody(Event):
@@ -94,4 +120,6 @@ class EventFilter(PageParameters):
 
 def event_members(row: dict[str, Any]) -> dict[str, Any]:
     """Return the members of an event, without its body."""
-    return {**row, "tenant": row["tenant_id"]}
+    members = {**row, "tenant": row["tenant_id"]}
+    members.pop("body", None)
+    return members

@@ -130,6 +130,13 @@ def _create_events() -> None:
         postgresql_where=sa.text("idempotency_key IS NOT NULL"),
         sqlite_where=sa.text("idempotency_key IS NOT NULL"),
     )
+    op.create_index(
+        "ix_surehook_events_keyed",
+        "surehook_events",
+        ["id"],
+        postgresql_where=sa.text("idempotency_key IS NOT NULL"),
+        sqlite_where=sa.text("idempotency_key IS NOT NULL"),
+    )
 
 
 def _create_deliveries() -> None:

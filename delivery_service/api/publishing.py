@@ -1,0 +1,174 @@
+"""Operations that publish events."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+from fastapi import Header, Query, Request, Response
+from sqlalchemy import Connection
+
+from delivery_service.api.auth import Editor, Publisher
+from delivery_service.api.context import Context, Here
+from delivery_service.api.endpoints import PATH, EndpointId, fetch
+from delivery_service.api.idempotency import choose_key
+from delivery_service.api.problems import Problem, conflict, invalid, responses
+from delivery_service.api.routing import BatchRoute, RawMembersRoute, body_problems, router
+from delivery_service.api.schemas import events as schemas
+from delivery_service.api.schemas.common import EventType, TenantId
+from delivery_service.store import deliveries, endpoints, events
+from sender import NewEvent, Published, publish_many
+from sender.errors import IdempotencyConflict
+from wire.errors import EnvelopeTooLargeError, HeaderError, SurehookError
+from wire.rawjson import RawJson
+
+routes = router("events", RawMembersRoute)
+batch_routes = router("events", BatchRoute)
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="As the member `idempotency_key`; bare or in double quotes.",
+    ),
+]
+ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: {"description": "Committed: it will be sent.", "model": schemas.Published}
+}
+ANY_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_POSITION = re.compile(r"at position ([0-9]+) of the batch")
+
+
+@routes.post("/events", status_code=202, responses={**body_problems(), **ACCEPTED})
+async def publish_event(
+    context: Here, _caller: Publisher, body: schemas.NewEvent, key: IdempotencyHeader = None
+) -> Response:
+    """Publish an event to every endpoint of the tenant that matches its type.
+
+    The answer comes after the commit. A key that was used for other content is refused with 422.
+    """
+    warnings = await context.catalogue.check(context, body.type, body.data, "#/data")
+    event = _event(body, choose_key(key, body.idempotency_key))
+    return _accepted(_shown((await _publish(context, [event], "#"))[0], warnings))
+
+
+@batch_routes.post(
+    "/events/batch",
+    status_code=202,
+    responses={
+        **body_problems(),
+        202: {"description": "Committed: they will be sent.", "model": schemas.PublishedBatch},
+    },
+)
+async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatch) -> Response:
+    """Publish up to 1,000 events in their order, all or none of them.
+
+    The body may have 4 MiB; each event has the limit of a single one.
+    """
+    check = context.catalogue.check
+    warnings = [
+        await check(context, event.type, event.data, f"#/events/{position}/data")
+        for position, event in enumerate(body.events)
+    ]
+    batch = [_event(event, event.idempotency_key) for event in body.events]
+    done = await _publish(context, batch, "#/events/{}")
+    return _accepted({"items": [_shown(*item) for item in zip(done, warnings, strict=True)]})
+
+
+@routes.post(
+    "/events/raw",
+    status_code=202,
+    responses={**responses(400, 413), **ACCEPTED},
+    openapi_extra=ANY_BODY,
+)
+async def publish_raw_event(
+    context: Here,
+    _caller: Publisher,
+    request: Request,
+    tenant: Annotated[TenantId, Query()],
+    type: Annotated[EventType, Query()],  # noqa: A002 - the word of the wire contract
+    key: IdempotencyHeader = None,
+) -> Response:
+    """Publish the request's body as it is, without an envelope, under its content type."""
+    event = NewEvent(
+        tenant=tenant,
+        type=type,
+        body=await request.body(),
+        content_type=request.headers.get("content-type", "application/octet-stream"),
+        idempotency_key=choose_key(key, None),
+    )
+    return _accepted(_shown((await _publish(context, [event], "#"))[0]))
+
+
+@routes.post(
+    f"{PATH}/test",
+    status_code=202,
+    tags=["endpoints"],
+    responses={**body_problems(404, 409), **ACCEPTED},
+)
+async def send_test(
+    context: Here, caller: Editor, endpoint_id: EndpointId, body: schemas.NewTest | None = None
+) -> Response:
+    """Send a test event to this endpoint alone, whatever types it is registered for."""
+    test = body or schemas.NewTest(type="surehook.test", data=RawJson(b"{}"))
+
+    def send(connection: Connection) -> dict[str, Any]:
+        endpoints.lock_health(connection, [endpoint_id])
+        endpoint = fetch(connection, caller, endpoint_id)
+        if endpoint["status"] != endpoints.ENABLED:
+            raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
+        event = events.add(connection, endpoint["tenant_id"], test.type, test.data, context.now)
+        delivery_id = deliveries.add(connection, event, endpoint_id, context.now)
+        return {"id": event["id"], "deliveries": [delivery_id], "duplicate": False}
+
+    sent = await context.write(send)
+    context.poke()
+    return _accepted(sent)
+
+
+def _event(body: schemas.NewEvent, key: str | None) -> NewEvent:
+    return NewEvent(tenant=body.tenant, type=body.type, data=body.data, idempotency_key=key)
+
+
+async def _publish(context: Context, batch: list[NewEvent], pointer: str) -> list[Published]:
+    """Publish and commit. ``pointer`` leads to an event, with ``{}`` for its position."""
+    limit = context.settings.max_body_bytes
+    try:
+        done = await context.write(publish_many, batch, max_body_bytes=limit, now=context.now)
+    except SurehookError as error:
+        raise _refusal(error, pointer) from None
+    if any(published.delivery_ids for published in done):
+        context.poke()
+    return done
+
+
+def _refusal(error: SurehookError, pointer: str) -> Problem:
+    positions = (_POSITION.fullmatch(note) for note in getattr(error, "__notes__", ()))
+    pointer = pointer.format(next((found[1] for found in positions if found), 0))
+    if isinstance(error, EnvelopeTooLargeError):
+        return Problem(413, "too-large", f"{pointer}: the event is too large: {error}.")
+    if isinstance(error, IdempotencyConflict):
+        members = {"event": error.event_id}
+        return Problem(422, "idempotency-key-reused", str(error), members=members)
+    if isinstance(error, HeaderError):
+        return invalid("#/Content-Type", str(error), "header")
+    return invalid(pointer, str(error))
+
+
+def _shown(published: Published, warnings: list[str] | None = None) -> dict[str, Any]:
+    shown = {
+        "id": published.event_id,
+        "deliveries": published.delivery_ids,
+        "duplicate": published.duplicate,
+    }
+    return {**shown, "warnings": warnings} if warnings else shown
+
+
+def _accepted(content: dict[str, Any]) -> Response:
+    # Not through a model: this is the hot path, and there is nothing to validate.
+    return Response(json.dumps(content, separators=(",", ":")), 202, media_type="application/json")

@@ -1,0 +1,183 @@
+"""Operations on endpoints, tenants, keys and the service, named as in its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from sender.client.binding import listing, operation
+from sender.client.given import (
+    EndpointChange,
+    EndpointFilter,
+    KeyFilter,
+    NewEndpoint,
+    NewKey,
+    Paging,
+    Rotation,
+    TenantSettings,
+)
+from sender.client.reading import read_contract
+from sender.client.request import (
+    Request,
+    delete,
+    get,
+    listed,
+    segment,
+    send,
+)
+from sender.client.results import (
+    ApiKey,
+    CreatedApiKey,
+    CreatedEndpoint,
+    Endpoint,
+    Page,
+    Ready,
+    RotatedSecret,
+    SecretList,
+    Tenant,
+    Up,
+)
+from wire.contract import Contract
+
+
+class EndpointOperations:
+    """Endpoints and their secrets."""
+
+    @operation
+    def create_endpoint(
+        self, *, tenant: str, url: str, **settings: Unpack[NewEndpoint]
+    ) -> Request[CreatedEndpoint]:
+        """Register a URL of a tenant, who need not exist before. Its secret is shown this once."""
+        members = {"tenant": tenant, "url": url, **settings}
+        return send("POST", "/v1/endpoints", CreatedEndpoint, members)
+
+    @listing
+    def list_endpoints(self, **where: Unpack[EndpointFilter]) -> Request[Page[Endpoint]]:
+        """List endpoints, newest first."""
+        return listed("/v1/endpoints", Endpoint, where)
+
+    @operation
+    def read_endpoint(self, endpoint_id: str) -> Request[Endpoint]:
+        """Show an endpoint."""
+        return get(_endpoint(endpoint_id), Endpoint)
+
+    @operation
+    def change_endpoint(
+        self, endpoint_id: str, **changes: Unpack[EndpointChange]
+    ) -> Request[Endpoint]:
+        """Change the settings that are given; None resets one."""
+        return send("PATCH", _endpoint(endpoint_id), Endpoint, changes, repeatable=True)
+
+    @operation
+    def delete_endpoint(self, endpoint_id: str) -> Request[None]:
+        """Delete an endpoint and its secrets. Its pending deliveries are cancelled."""
+        return delete(_endpoint(endpoint_id))
+
+    @operation
+    def enable_endpoint(self, endpoint_id: str) -> Request[Endpoint]:
+        """Enable an endpoint, and close its circuit."""
+        return send("POST", _endpoint(endpoint_id) + "/enable", Endpoint, repeatable=True)
+
+    @operation
+    def disable_endpoint(self, endpoint_id: str) -> Request[Endpoint]:
+        """Disable an endpoint. Its pending deliveries become ``skipped``."""
+        return send("POST", _endpoint(endpoint_id) + "/disable", Endpoint, repeatable=True)
+
+    @operation
+    def list_secrets(self, endpoint_id: str) -> Request[SecretList]:
+        """List the secrets that sign now, without showing them."""
+        return get(_endpoint(endpoint_id) + "/secrets", SecretList)
+
+    @operation
+    def rotate_secret(
+        self, endpoint_id: str, **rotation: Unpack[Rotation]
+    ) -> Request[RotatedSecret]:
+        """Put a new secret in force, shown this once; older ones sign on for the overlap."""
+        return send("POST", _endpoint(endpoint_id) + "/secrets/rotate", RotatedSecret, rotation)
+
+
+class TenantOperations:
+    """Tenants."""
+
+    @operation
+    def create_tenant(self, tenant_id: str, **settings: Unpack[TenantSettings]) -> Request[Tenant]:
+        """Create a tenant. Publishing does not need one; it only holds settings."""
+        return send("POST", "/v1/tenants", Tenant, {"id": tenant_id, **settings})
+
+    @listing
+    def list_tenants(self, **where: Unpack[Paging]) -> Request[Page[Tenant]]:
+        """List tenants in the order of their ids."""
+        return listed("/v1/tenants", Tenant, where)
+
+    @operation
+    def read_tenant(self, tenant_id: str) -> Request[Tenant]:
+        """Show a tenant."""
+        return get(_tenant(tenant_id), Tenant)
+
+    @operation
+    def put_tenant(self, tenant_id: str, **settings: Unpack[TenantSettings]) -> Request[Tenant]:
+        """Create a tenant, or replace its settings."""
+        return send("PUT", _tenant(tenant_id), Tenant, settings, repeatable=True)
+
+    @operation
+    def change_tenant(self, tenant_id: str, **changes: Unpack[TenantSettings]) -> Request[Tenant]:
+        """Change the settings that are given; None resets one."""
+        return send("PATCH", _tenant(tenant_id), Tenant, changes, repeatable=True)
+
+
+class KeyOperations:
+    """API keys."""
+
+    @operation
+    def create_key(
+        self, *, name: str, scope: str, **options: Unpack[NewKey]
+    ) -> Request[CreatedApiKey]:
+        """Make an API key, which is shown this once."""
+        return send("POST", "/v1/keys", CreatedApiKey, {"name": name, "scope": scope, **options})
+
+    @listing
+    def list_keys(self, **where: Unpack[KeyFilter]) -> Request[Page[ApiKey]]:
+        """List keys, newest first, also those no longer in force."""
+        return listed("/v1/keys", ApiKey, where)
+
+    @operation
+    def read_key(self, key_id: str) -> Request[ApiKey]:
+        """Show a key, but not the key itself."""
+        return get(_key_path(key_id), ApiKey)
+
+    @operation
+    def revoke_key(self, key_id: str) -> Request[None]:
+        """Revoke a key at once and for good."""
+        return delete(_key_path(key_id))
+
+
+class ServiceOperations:
+    """The service itself."""
+
+    @operation
+    def up(self) -> Request[Up]:
+        """Tell that the service answers; says nothing about the database or workers."""
+        return get("/healthz", Up)
+
+    @operation
+    def ready(self) -> Request[Ready]:
+        """Tell whether deliveries flow. Raises `ApiError` of status 503, at once, if not."""
+        return Request(
+            "GET", "/readyz", get("/readyz", Ready).read, repeatable=True, never_again=True
+        )
+
+    @operation
+    def read_contract(self) -> Request[Contract]:
+        """Show the platform's schedule, replay window, profiles and tolerance."""
+        return Request("GET", "/.well-known/webhooks", read_contract, repeatable=True)
+
+
+def _endpoint(endpoint_id: str) -> str:
+    return f"/v1/endpoints/{segment('endpoint_id', endpoint_id)}"
+
+
+def _tenant(tenant_id: str) -> str:
+    return f"/v1/tenants/{segment('tenant_id', tenant_id)}"
+
+
+def _key_path(key_id: str) -> str:
+    return f"/v1/keys/{segment('key_id', key_id)}"

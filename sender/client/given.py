@@ -1,0 +1,109 @@
+"""What the operations take beside ids: the members of the API's bodies, as typed keywords.
+
+A member that is left out stays as it is, or is the default; None resets it to the tenant's or the
+platform's. The service checks the values and names the faulty member (`ApiError.faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, TypeAlias, TypedDict
+
+Schedule: TypeAlias = str | Sequence[float]
+"""A preset, a list such as ``1m,5m,30m``, or seconds."""
+
+
+class TenantSettings(TypedDict, total=False):
+    """Settings of a tenant."""
+
+    name: str | None
+    schedule: Schedule | None
+    profiles: Sequence[str] | None
+
+
+class EndpointSettings(TypedDict, total=False):
+    """Settings of an endpoint. ``timeout``: seconds of an attempt; ``rate_limit``: requests a
+    second; ``headers`` replaces all custom headers."""
+
+    description: str | None
+    event_types: Sequence[str] | None
+    schedule: Schedule | None
+    profiles: Sequence[str] | None
+    timeout: float | None
+    max_in_flight: int | None
+    rate_limit: float | None
+    headers: Mapping[str, str] | None
+
+
+class EndpointChange(EndpointSettings, total=False):
+    """What can be changed of an endpoint."""
+
+    url: str
+
+
+class ChosenSecret(TypedDict, total=False):
+    """A secret of your own, or the kind of one to generate."""
+
+    secret: str | None
+    secret_kind: Literal["whsec", "whsk"]
+
+
+class NewEndpoint(EndpointSettings, ChosenSecret, total=False):
+    """What an endpoint can be created with, beside tenant and URL."""
+
+
+class Rotation(ChosenSecret, total=False):
+    """How to rotate a secret; older ones sign on for ``overlap_seconds``."""
+
+    overlap_seconds: int | None
+
+
+class Paging(TypedDict, total=False):
+    """Where in a list: ``cursor`` is ``next_cursor`` of the page before, ``limit`` the items of
+    a page, 1 to 200."""
+
+    limit: int
+    cursor: str | None
+
+
+class EventFilter(Paging, total=False):
+    """Which events to list: published at ``since`` or later, and before ``until``."""
+
+    tenant: str | None
+    type: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+class DeliveryFilter(Paging, total=False):
+    """Which deliveries to list: created at ``since`` or later, and before ``until``."""
+
+    tenant: str | None
+    endpoint: str | None
+    event: str | None
+    event_type: str | None
+    status: Literal["pending", "delivered", "dead", "cancelled", "skipped"] | None
+    since: datetime | None
+    until: datetime | None
+
+
+class EndpointFilter(Paging, total=False):
+    """Which endpoints to list."""
+
+    tenant: str | None
+    status: Literal["enabled", "disabled"] | None
+
+
+class KeyFilter(Paging, total=False):
+    """Which API keys to list."""
+
+    tenant: str | None
+    scope: str | None
+
+
+class NewKey(TypedDict, total=False):
+    """What an API key can be created with; ``tenant`` is for the scope ``tenant`` only."""
+
+    tenant: str | None
+    expires_at: datetime | None

@@ -1,0 +1,147 @@
+"""Operations on events and deliveries, named as in the API's OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+from uuid import uuid4
+
+from sender.client.binding import listing, operation
+from sender.client.given import (
+    DeliveryFilter,
+    EventFilter,
+    Paging,
+)
+from sender.client.reading import read_event, read_published
+from sender.client.request import (
+    JSON,
+    Request,
+    encode_members,
+    get,
+    key_header,
+    listed,
+    segment,
+    send,
+)
+from sender.client.results import (
+    Attempt,
+    Delivery,
+    Event,
+    EventWithBody,
+    Page,
+)
+from sender.errors import ClientError
+from sender.publish import Published
+from wire.envelope import encode_json
+from wire.rawjson import RawJson
+
+
+class EventOperations:
+    """Publishing, and reading what was published."""
+
+    @operation
+    def publish(
+        self,
+        *,
+        tenant: str,
+        type: str,  # noqa: A002 - the word of the wire contract
+        data: Any,
+        idempotency_key: str | None = None,
+    ) -> Request[Published]:
+        """Publish an event to every endpoint of the tenant that matches its type.
+
+        ``data`` is anything JSON can hold, or `wire.RawJson`; it travels byte for byte as it is
+        written here. The call returns after the service has committed. All its tries carry one
+        idempotency key, a fresh one unless it is given, so they make one event.
+
+        Raises `wire.errors.EnvelopeError` for data that is no JSON, before anything is sent.
+        """
+        key = _key(idempotency_key)
+        headers = key_header(key)
+        members = {"tenant": tenant, "type": type}
+        head = encode_members(members if headers else {**members, "idempotency_key": key})
+        raw = data.content if isinstance(data, RawJson) else encode_json(data)
+        body = b'%b,"data":%b}' % (head[:-1], raw)
+        headers["content-type"] = JSON
+        return Request(
+            "POST", "/v1/events", read_published, body=body, headers=headers, repeatable=True
+        )
+
+    @operation
+    def publish_raw(
+        self,
+        *,
+        tenant: str,
+        type: str,  # noqa: A002
+        body: bytes,
+        content_type: str = "application/octet-stream",
+        idempotency_key: str | None = None,
+    ) -> Request[Published]:
+        """Publish bytes as they are, without an envelope, under a content type of their own."""
+        if not isinstance(body, bytes):
+            raise ClientError(f"body must be bytes, not {body.__class__.__name__}")
+        headers = key_header(_key(idempotency_key))
+        if not headers:
+            raise ClientError("idempotency_key must be printable ASCII for a raw body")
+        if not content_type.isascii() or not content_type.isprintable():
+            raise ClientError("content_type must be printable ASCII")
+        return Request(
+            "POST",
+            "/v1/events/raw",
+            read_published,
+            {"tenant": tenant, "type": type},
+            body,
+            {**headers, "content-type": content_type},
+            repeatable=True,
+        )
+
+    @listing
+    def list_events(self, **where: Unpack[EventFilter]) -> Request[Page[Event]]:
+        """List events without their bodies, newest first."""
+        return listed("/v1/events", Event, where)
+
+    @operation
+    def read_event(self, event_id: str) -> Request[EventWithBody]:
+        """Show an event with the exact bytes of its body."""
+        path = f"/v1/events/{segment('event_id', event_id)}"
+        return Request("GET", path, read_event, repeatable=True)
+
+
+class DeliveryOperations:
+    """Deliveries and their attempts."""
+
+    @listing
+    def list_deliveries(self, **where: Unpack[DeliveryFilter]) -> Request[Page[Delivery]]:
+        """List deliveries, newest first."""
+        return listed("/v1/deliveries", Delivery, where)
+
+    @operation
+    def read_delivery(self, delivery_id: str) -> Request[Delivery]:
+        """Show a delivery."""
+        return get(_delivery(delivery_id), Delivery)
+
+    @listing
+    def list_attempts(self, delivery_id: str, **where: Unpack[Paging]) -> Request[Page[Attempt]]:
+        """List the attempts of a delivery in order."""
+        return listed(_delivery(delivery_id) + "/attempts", Attempt, where)
+
+    @operation
+    def redeliver(self, delivery_id: str) -> Request[Delivery]:
+        """Send a delivery again, with the same id and a fresh schedule."""
+        return send("POST", _delivery(delivery_id) + "/redeliver", Delivery)
+
+    @operation
+    def cancel_delivery(self, delivery_id: str) -> Request[Delivery]:
+        """Cancel a pending delivery. One in flight is let finish."""
+        return send("POST", _delivery(delivery_id) + "/cancel", Delivery)
+
+
+def _key(given: str | None) -> str:
+    if given is None:
+        return str(uuid4())
+    if not isinstance(given, str) or not 1 <= len(given) <= 256 or not given.isprintable():
+        raise ClientError("idempotency_key must be 1 to 256 printable characters")
+    return given
+
+
+def _delivery(delivery_id: str) -> str:
+    return f"/v1/deliveries/{segment('delivery_id', delivery_id)}"

@@ -1,0 +1,205 @@
+"""What the operations give: the schemas of the API as frozen values.
+
+Times are aware UTC datetimes. Members that a newer service adds are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """A part of a list. ``next_cursor`` is None on the last page."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A customer of the platform. None: what the platform has set."""
+
+    id: str
+    name: str | None
+    schedule: str | None
+    profiles: tuple[str, ...] | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circuit:
+    """Whether deliveries flow (``closed``), or wait until a probe succeeds (``open``)."""
+
+    state: str
+    failures: int
+    failing_since: datetime | None
+    paused_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A URL of a tenant, with its settings. None: the tenant's or the platform's.
+
+    ``headers`` has the names of custom headers with hidden values; ``timeout`` is in seconds,
+    ``rate_limit`` in requests a second.
+    """
+
+    id: str
+    tenant: str
+    url: str
+    description: str
+    event_types: tuple[str, ...]
+    status: str
+    disabled_reason: str | None
+    disabled_at: datetime | None
+    schedule: str | None
+    profiles: tuple[str, ...] | None
+    timeout: float | None
+    max_in_flight: int | None
+    rate_limit: float | None
+    headers: dict[str, str]
+    circuit: Circuit
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedEndpoint(Endpoint):
+    """An endpoint with its secret, which is shown this once."""
+
+    secret: str = field(repr=False)
+    public_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotatedSecret:
+    """The new secret, which is shown this once. Older ones sign on for ``overlap_seconds``."""
+
+    secret: str = field(repr=False)
+    public_key: str | None
+    overlap_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretInfo:
+    """A secret that signs now, without the secret itself."""
+
+    id: str
+    kind: str
+    public_key: str | None
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretList:
+    """The secrets that sign now, newest first."""
+
+    items: tuple[SecretInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened; immutable."""
+
+    id: str
+    tenant: str
+    type: str
+    content_type: str
+    idempotency_key: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventWithBody(Event):
+    """An event with the body that is sent, byte for byte. ``size`` is in bytes."""
+
+    size: int
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One event to one endpoint. ``attempts`` is how many were made so far."""
+
+    id: str
+    event: str
+    event_type: str
+    endpoint: str
+    tenant: str
+    status: str
+    reason: str | None
+    attempts: int
+    in_flight: bool
+    next_attempt_at: datetime | None
+    copy_of: str | None
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One HTTP request of a delivery. ``number`` counts from 1; ``duration`` is in seconds."""
+
+    id: str
+    number: int
+    late: bool
+    started_at: datetime
+    duration: float
+    url: str
+    kind: str
+    status_code: int | None
+    error: str | None
+    may_have_arrived: bool
+    request_headers: dict[str, str]
+    response_headers: tuple[tuple[str, str], ...]
+    response_body: str | None
+    response_truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """An API key, without the key itself. ``last_used_at`` is exact to the minute."""
+
+    id: str
+    name: str
+    hint: str
+    scope: str
+    tenant: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedApiKey(ApiKey):
+    """An API key, which is shown this once."""
+
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Up:
+    """The service answers."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Deliveries flow. Ages are in seconds."""
+
+    status: str
+    oldest_due_age: float
+    worker_seen_age: float | None

@@ -1,0 +1,211 @@
+"""The receiver's examples, each as two server processes, over real HTTP.
+
+The same signed payload 50 times at once has one effect; every answer is a 2xx or can be retried;
+once more after success is a 2xx and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from sqlalchemy import create_engine, text
+
+from tests.receiver.stores.conftest import mariadb  # noqa: F401 - fixture
+from tests.support.ports import accepts, free_port
+from tests.support.processes import Processes
+from wire import generate_secret, sign
+
+SECRET = generate_secret()
+BODY = b'{"id":"evt_1","type":"invoice.paid","timestamp":"2026-11-29T10:00:00Z","data":{"cents":7}}'
+META = {
+    "object": "whatsapp_business_account",
+    "entry": [
+        {"changes": [{"value": {"messages": [{"id": "wamid.1"}, {"id": "wamid.2"}]}}]},
+    ],
+}
+RETRYABLE = {409, 500, 503}
+
+
+def standard(name: str, body: bytes = BODY) -> httpx.Request:
+    now = int(time.time())
+    headers = {
+        "webhook-id": name,
+        "webhook-timestamp": str(now),
+        "webhook-signature": sign(SECRET, name, now, body),
+    }
+    return httpx.Request("POST", "http://x", headers=headers, content=body)
+
+
+def relayed(content: Any) -> httpx.Request:
+    body = json.dumps(content).encode()
+    signature = "sha256=" + hmac.new(b"app secret", body, hashlib.sha256).hexdigest()
+    return httpx.Request(
+        "POST", "http://x", headers={"x-hub-signature-256": signature}, content=body
+    )
+
+
+@contextlib.contextmanager
+def served(
+    processes: Processes, module: str, path: str, env: dict[str, str]
+) -> Iterator[list[str]]:
+    """Two processes of an example; gives the URL of its path at each."""
+    urls = []
+    settings = {"WEBHOOK_SECRET": SECRET, "APP_SECRET": "app secret", **env}
+    for _ in range(2):
+        port = free_port()
+        if "flask" in module:
+            command = ("flask", "--app", module, "run", "--port", str(port))
+        else:
+            command = ("uvicorn", f"{module}:app", "--port", str(port), "--log-level", "warning")
+        process = processes.python(*command, env=settings)
+        process.wait_for(lambda port=port: accepts(port))
+        urls.append(f"http://127.0.0.1:{port}{path}")
+    yield urls
+
+
+async def fire(urls: list[str], request: httpx.Request, number: int) -> list[httpx.Response]:
+    """The same request `number` times at once, in turn at each process."""
+    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=60)) as client:
+        return await asyncio.gather(
+            *[
+                client.post(urls[n % 2], headers=request.headers, content=request.content)
+                for n in range(number)
+            ]
+        )
+
+
+async def until_accepted(urls: list[str], request: httpx.Request) -> list[httpx.Response]:
+    """As the provider does it: again until there is a 2xx."""
+    async with asyncio.timeout(60):
+        while True:
+            answers = await fire(urls, request, 2)
+            if all(answer.is_success for answer in answers):
+                return answers
+            assert {answer.status_code for answer in answers} <= {200, 202, *RETRYABLE}
+            await asyncio.sleep(0.05)
+
+
+async def check(urls: list[str], request: httpx.Request, effects: Callable[[], int], one: int = 1):
+    statuses = Counter(answer.status_code for answer in await fire(urls, request, 50))
+    assert set(statuses) <= {200, 202, 409, 503}, statuses
+    answers = await until_accepted(urls, request)
+    async with asyncio.timeout(60):
+        while effects() < one:  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.05)
+    assert effects() == one
+    assert all(answer.is_success for answer in await fire(urls, request, 2))
+    assert effects() == one
+    return answers
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'example.sqlite3'}"
+    if request.param == "mariadb":
+        return request.getfixturevalue("mariadb").create_database()
+    return request.getfixturevalue("postgresql_url").replace("+asyncpg", "+psycopg")
+
+
+@contextlib.contextmanager
+def counted(url: str, table: str, columns: str) -> Iterator[Callable[[], int]]:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {table} ({columns})"))
+
+    def count() -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+    yield count
+    engine.dispose()
+
+
+async def test_kv_gate_fastapi(processes: Processes, redis_url: str) -> None:
+    env = {"REDIS_URL": redis_url}
+    with (
+        redis.Redis.from_url(redis_url) as client,
+        served(processes, "examples.kv_gate_fastapi", "/hooks/orders", env) as urls,
+    ):
+        await check(urls, standard("dlv_1"), lambda: client.llen("shipped"))
+
+
+async def test_kv_gate_replays_missed_events_through_the_same_gate(
+    processes: Processes, redis_url: str
+) -> None:
+    from tests.receiver.test_feed import Service
+
+    service = Service([BODY, BODY])
+    env = {"REDIS_URL": redis_url, "HOOKS_URL": service.url, "HOOKS_KEY": "key"}
+    env["HOOKS_ENDPOINT"] = "ep_1"
+    try:
+        with (
+            redis.Redis.from_url(redis_url) as client,
+            served(processes, "examples.kv_gate_fastapi", "/hooks/orders", env) as urls,
+        ):
+            # The first of the missed two had arrived after all; only its answer was lost.
+            await until_accepted(urls, standard("dlv_000"))
+            replay = [url.replace("/hooks/orders", "/replay") for url in urls]
+            (answer, _) = await fire(replay[:1] * 2, httpx.Request("POST", "http://x"), 2)
+            assert answer.json()["failed"] == 0
+            assert client.llen("shipped") == 2
+            assert service.missed == {}
+    finally:
+        service.close()
+
+
+async def test_ledger(processes: Processes, database: str) -> None:
+    entries = "message VARCHAR(255), cents INTEGER, number INTEGER PRIMARY KEY "
+    entries += {"sqlite": "", "mysql": "AUTO_INCREMENT", "mariadb": "AUTO_INCREMENT"}.get(
+        database.partition(":")[0].partition("+")[0], "GENERATED ALWAYS AS IDENTITY"
+    )
+    with (
+        counted(database, "entries", entries) as effects,
+        served(processes, "examples.ledger", "/hooks", {"DATABASE_URL": database}) as urls,
+    ):
+        await check(urls, standard("dlv_1"), effects)
+
+
+async def test_inbox_worker(processes: Processes, database: str) -> None:
+    with (
+        counted(database, "paid", "message VARCHAR(255)") as effects,
+        served(processes, "examples.inbox_worker", "/hooks", {"DATABASE_URL": database}) as urls,
+    ):
+        await check(urls, standard("dlv_1"), effects)
+
+
+async def test_idempotent_flask(processes: Processes, database: str) -> None:
+    env = {"DATABASE_URL": database}
+    with (
+        counted(database, "charges", "message VARCHAR(255)") as effects,
+        served(processes, "examples.idempotent_flask", "/hooks", env) as urls,
+    ):
+        answers = await check(urls, standard("dlv_1"), effects)
+        assert len({answer.json()["receipt"] for answer in answers}) == 1
+        nameless = standard("dlv_2")
+        del nameless.headers["webhook-id"]
+        assert (await fire(urls, nameless, 1))[0].status_code in {400, 401}
+
+
+async def test_relay_receiver(processes: Processes, database: str) -> None:
+    with (
+        counted(database, "replies", "message VARCHAR(255)") as effects,
+        served(processes, "examples.relay_receiver", "/hooks", {"DATABASE_URL": database}) as urls,
+    ):
+        await check(urls, relayed(META), effects, 2)
+        regrouped = json.loads(json.dumps(META))
+        messages = regrouped["entry"][0]["changes"][0]["value"]["messages"]
+        messages[:] = [{"id": "wamid.2"}, {"id": "wamid.3"}]
+        await check(urls, relayed(regrouped), effects, 3)
