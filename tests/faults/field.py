@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, make_url, select
+from sqlalchemy import Connection, func, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -58,7 +58,7 @@ class Field:
         self.published: set[str] = set()
         self._forked: list[ForkedWorker] = []
         self._processes = processes
-        self._engine = sync_engine(url, poolclass=None)
+        self._engine = sync_engine(url, poolclass=None, pool_pre_ping=True)
         asyncio.run(self._migrate())
 
     @property
@@ -124,6 +124,10 @@ class Field:
             **settings,
         }
         return {f"SUREHOOK_{name.upper()}": str(value) for name, value in options.items()}
+
+    def lock(self) -> Lock:
+        """A way to lock everybody else out of the database."""
+        return Lock(self._engine.connect())
 
     # --- what became of it ---
 
@@ -204,6 +208,24 @@ class Publishing:
         while not self._stop.wait(self._pause):
             with suppress(DBAPIError):
                 self._field.publish(1)
+
+
+class Lock:
+    """What a migration, a backup or a forgotten console does: a lock that nobody gets past."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def acquire(self) -> None:
+        # On SQLite the transaction itself is the lock.
+        self._connection.execute(select(tables.queue.c.delivery_id).limit(1))
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(text(f"LOCK TABLE {tables.queue.name}"))
+
+    def hold(self, seconds: float) -> None:
+        """Keep it for so long, then let go."""
+        threading.Event().wait(seconds)
+        self._connection.close()
 
 
 def _plain(url: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import DBAPIError
 
 from tests.faults.field import Field, database_port, paths, through
 from tests.support.postgres import Postgres, running_postgres
@@ -26,10 +25,10 @@ def slow(field: Field, count: int, delay: float = 0.1) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 def test_f21_f24_database_restarts_during_a_drain(
-    how: signal.Signals, processes: Processes, receiver: Receiver, tmp_path: object
+    how: signal.Signals, processes: Processes, receiver: Receiver, tmp_path: Path
 ) -> None:
     with running_postgres(fsync=True) as server:
-        field = Field(server.url(server.create_database()), processes, receiver, tmp_path)  # type: ignore[arg-type]
+        field = Field(server.url(server.create_database()), processes, receiver, tmp_path)
         slow(field, 3)
         field.publish(100)
         for _ in range(2):
@@ -126,7 +125,7 @@ def test_f17_database_stands_still_after_the_receivers_200(
 
 def test_f17_database_locked_after_the_receivers_200(field: Field) -> None:
     field.endpoints("/hook")
-    lock = field.locked()
+    lock = field.lock()
     answered = 0
 
     def answer(_: Received) -> Answer:
