@@ -37,3 +37,17 @@ def postgresql_field(
     """On PostgreSQL: for faults that an embedded database can't have."""
     with _field(postgresql_url, processes, receiver, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def both_fields(
+    sqlite_url: str, postgresql_url: str, processes: Processes, tmp_path: Path
+) -> Iterator[list[Field]]:
+    """One on each database, for what takes so long that both must go on at once."""
+    with (
+        Receiver() as one,
+        Receiver() as other,
+        _field(sqlite_url, processes, one, tmp_path) as first,
+        _field(postgresql_url, processes, other, tmp_path) as second,
+    ):
+        yield [first, second]

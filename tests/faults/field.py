@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "circuit_open_after": 1_000_000,
     "concurrency": 40,
     "database_pool_size": 4,
-    "database_timeout": 3,
+    "database_timeout": 2,
     "shutdown_grace": 10,
     "log_level": "warning",
 }
@@ -84,11 +84,14 @@ class Field:
 
     def endpoints(self, *paths: str) -> None:
         """One endpoint at the receiver for each path."""
+        self.endpoints_at(*(self.receiver.url(path) for path in paths))
+
+    def endpoints_at(self, *urls: str) -> None:
+        """One endpoint for each URL."""
         sealed = Sealer([ENCRYPTION_KEY]).seal(self.secret)
         with self._engine.begin() as connection:
-            for path in paths:
-                values = {"tenant_id": "acme", "url": self.receiver.url(path)}
-                endpoints.create(connection, values, sealed)
+            for url in urls:
+                endpoints.create(connection, {"tenant_id": "acme", "url": url}, sealed)
 
     def publish(self, count: int, data: Any = None) -> list[str]:
         """Publish so many events, each in its own transaction; returns the delivery ids."""

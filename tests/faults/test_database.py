@@ -27,7 +27,7 @@ def slow(field: Field, count: int, delay: float = 0.1) -> None:
 def test_f21_f24_database_restarts_during_a_drain(
     how: signal.Signals, processes: Processes, receiver: Receiver, tmp_path: Path
 ) -> None:
-    with running_postgres(fsync=True) as server:
+    with running_postgres(settings={"synchronous_commit": "on"}) as server:
         field = Field(server.url(server.create_database()), processes, receiver, tmp_path)
         slow(field, 3)
         field.publish(100)
