@@ -23,7 +23,7 @@ def test_h03_f14_one_of_three_workers_is_killed_every_second(field: Field) -> No
     field.wait_for_workers(3)
     kills = 0
     with field.publishing(0.02):
-        end = time.monotonic() + (60 if LONG else 8)
+        end = time.monotonic() + (60 if LONG else 6)
         for place in cycle(range(3)):
             # Not before it has come up, or nobody would ever work.
             replaced = workers[(place + 1) % 3]

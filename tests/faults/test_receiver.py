@@ -26,8 +26,8 @@ def test_receiver_is_killed_in_the_middle_of_its_answers(
     field.endpoints_at(f"http://127.0.0.1:{port}/hook")
     field.worker()
     field.wait_for_workers(1)
-    field.publish(60)
-    for _ in range(3):
+    field.publish(30)
+    for _ in range(2):
         before = len(received(log))
         wait_until(lambda: len(received(log)) > before or not field.pending())  # noqa: B023
         receiver.kill()
