@@ -126,6 +126,7 @@ class Embedded:
         stopping = asyncio.Event()
         task = asyncio.create_task(self._work(service, stopping))
         try:
+            await asyncio.sleep(0)  # it runs now
             yield
         finally:
             stopping.set()

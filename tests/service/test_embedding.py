@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -326,7 +326,8 @@ def test_worker_thread_beside_django(migrated: Shop, receiver: Receiver) -> None
         webhooks.poke()
         return JsonResponse({"event": event})
 
-    urls = SimpleNamespace(urlpatterns=[path("invoices/<to>", sell)])
+    urls: Any = ModuleType("urls")
+    urls.urlpatterns = [path("invoices/<to>", sell)]
     secret = migrated.register(receiver)
     with (
         override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"], MIDDLEWARE=[]),
