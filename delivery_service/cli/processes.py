@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -81,10 +82,24 @@ async def _run(settings: Settings, parts: Parts) -> None:
         if parts.migrate:
             await migrate_database(settings)
         await migrations.check_head(service.database)
+        _collect_less_garbage()
         async with service.housekeeping(), service.metrics_listener(parts.index):
             await _work(service, parts)
     finally:
         await service.close()
+
+
+def _collect_less_garbage() -> None:
+    """Leave what has been loaded out of garbage collection, and collect new cycles less often.
+
+    Every request makes thousands of objects that reference counting frees; with Python's default
+    thresholds, looking for cycles among them took 18 % of a worker's time (bench drain: 349 µs a
+    delivery, 285 µs so). Only for processes of our own: an application that embeds the service
+    decides for itself.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _work(service: Service, parts: Parts) -> None:
