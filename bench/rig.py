@@ -125,8 +125,8 @@ class Rig:
 
         return asyncio.run(inside())
 
-    def add_endpoints(self, urls: list[str]) -> None:
-        self.run(_add_endpoints, urls)
+    def add_endpoints(self, urls: list[str], tenant: str = TENANT) -> None:
+        self.run(_add_endpoints, urls, tenant)
 
     def publish(self, count: int, tenant: str = TENANT) -> None:
         self.run(_publish, count, tenant)
@@ -155,10 +155,10 @@ class Rig:
         return [main, *main.children(recursive=True)]
 
 
-async def _add_endpoints(service: Service, urls: list[str]) -> None:
+async def _add_endpoints(service: Service, urls: list[str], tenant: str) -> None:
     def work(connection: Any) -> None:
         for url in urls:
-            values = {"tenant_id": TENANT, "url": url, "event_types": None}
+            values = {"tenant_id": tenant, "url": url, "event_types": None}
             endpoints.create(connection, values, service.sealer.seal(generate_secret()))
 
     await service.database.write(work)

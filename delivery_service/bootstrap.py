@@ -3,6 +3,7 @@ driver or a transport."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from delivery_service import migrations
 from delivery_service.clock import Clock, DatabaseClock
 from delivery_service.jobs.housekeeping import Housekeeping
 from delivery_service.listener import listening
@@ -116,6 +118,26 @@ def build(settings: Settings, clock: Clock | None = None) -> Service:
         sealer=sealer_for(settings),
         clock=clock or DatabaseClock(),
     )
+
+
+async def migrate_database(settings: Settings) -> None:
+    """Create the tables, or upgrade them to head; of several processes that do so at once, one
+    does it and the others wait."""
+    # Without the service's limit on the time of a statement.
+    database = open_database(settings, time_limit=False)
+    try:
+        await migrations.upgrade(database)
+    finally:
+        await database.close()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop of a process or thread; None is asyncio's own."""
+    if sys.platform == "win32":
+        return None
+    import uvloop  # noqa: PLC0415 - it does not exist on Windows
+
+    return uvloop.new_event_loop
 
 
 def make_transport(settings: Settings) -> Transport:

@@ -36,7 +36,9 @@ Columns = tuple[tuple[str, TypeEngine[Any]], ...]
 def relation(dialect: str, name: str, columns: Columns) -> FromClause:
     """A FROM element ``name`` with ``columns``, filled by `parameters` at execution."""
     if dialect == "postgresql":
-        arrays = [bindparam(PARAMETER + label, type_=ARRAY(kind)) for label, kind in columns]
+        arrays = [
+            bindparam(PARAMETER + label, type_=ARRAY(kind, dimensions=1)) for label, kind in columns
+        ]
         # The names and types of the columns are those of the arrays' elements.
         return (
             func.unnest(*arrays)

@@ -93,7 +93,7 @@ def redact_headers(headers: Mapping[str, str], *, hide: Collection[str] = ()) ->
         kind = _kind(name)
         if kind is _Kind.SECRET or (hidden and name.lower() in hidden):
             redacted[name] = HIDDEN
-        elif kind is _Kind.SIGNATURE or _SIGNATURE_START.match(value):
+        elif kind is _Kind.SIGNATURE or (value[:1] in {"v", "s"} and _SIGNATURE_START.match(value)):
             redacted[name] = " ".join(_redact_signature(part) for part in value.split(" ") if part)
         else:
             redacted[name] = value

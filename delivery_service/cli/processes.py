@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +15,16 @@ import typer
 import uvicorn
 
 from delivery_service import migrations
-from delivery_service.bootstrap import Service, build, configure_logging
+from delivery_service.bootstrap import (
+    Service,
+    build,
+    configure_logging,
+    loop_factory,
+    migrate_database,
+)
 from delivery_service.cli.failing import CommandError, one_line_errors
 from delivery_service.cli.opening import load_settings
 from delivery_service.settings import Settings
-from delivery_service.store.database import open_database
 from delivery_service.worker.processes import run_processes
 
 BACKLOG = 2048
@@ -44,7 +49,7 @@ def serve(settings: Settings, parts: Parts) -> None:
     Raises `SurehookError` when they can't be started.
     """
     configure_logging(settings)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(settings, parts))
 
 
@@ -63,14 +68,6 @@ def serve_worker(index: int) -> None:
         serve(load_settings(), Parts(worker=True, index=index, signals=(signal.SIGTERM,)))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if sys.platform == "win32":
-        return None
-    import uvloop  # noqa: PLC0415 - it does not exist on Windows
-
-    return uvloop.new_event_loop
-
-
 async def _check(settings: Settings) -> None:
     service = build(settings)
     try:
@@ -83,21 +80,26 @@ async def _run(settings: Settings, parts: Parts) -> None:
     service = build(settings)
     try:
         if parts.migrate:
-            await _migrate(settings)
+            await migrate_database(settings)
         await migrations.check_head(service.database)
+        _collect_less_garbage()
         async with service.housekeeping(), service.metrics_listener(parts.index):
             await _work(service, parts)
     finally:
         await service.close()
 
 
-async def _migrate(settings: Settings) -> None:
-    # Without the service's limit on the time of a statement.
-    database = open_database(settings, time_limit=False)
-    try:
-        await migrations.upgrade(database)
-    finally:
-        await database.close()
+def _collect_less_garbage() -> None:
+    """Leave what has been loaded out of garbage collection, and collect new cycles less often.
+
+    Every request makes thousands of objects that reference counting frees; with Python's default
+    thresholds, looking for cycles among them took 18 % of a worker's time (bench drain: 349 µs a
+    delivery, 285 µs so). Only for processes of our own: an application that embeds the service
+    decides for itself.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _work(service: Service, parts: Parts) -> None:

@@ -216,7 +216,6 @@ class Claimed:
     status: str
     attempts: int
     attempts_before: int
-    created_at: datetime
     body: bytes
     content_type: str
     trace_context: str | None
@@ -338,7 +337,6 @@ def _details(dialect: str) -> Executable:
             deliveries.c.status,
             deliveries.c.attempts,
             deliveries.c.attempts_before,
-            deliveries.c.created_at,
             events.c.body,
             events.c.content_type,
             events.c.trace_context,

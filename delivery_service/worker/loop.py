@@ -12,6 +12,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -35,7 +36,7 @@ from delivery_service.worker.attempt import (
 from delivery_service.worker.observe import Observer
 from delivery_service.worker.record import Recorded
 from delivery_service.worker.recorder import LONGEST_PAUSE, Recorder
-from delivery_service.worker.take import Places, Taken, put_back, take
+from delivery_service.worker.take import SUSPECT_PAUSE, Places, Taken, put_back, take
 from delivery_service.worker.tracing import AttemptTracer
 from wire.ids import new_id
 
@@ -170,17 +171,19 @@ class Worker:
         self._metrics.claimed(len(taken.work), self._clock.monotonic() - mark)
         self._cursor = taken.cursor
         self._hungry = taken.found
+        if taken.suspects:
+            self._poke_in(SUSPECT_PAUSE)
         self._start(taken, mark)
         return bool(taken.work)
 
     def _start(self, taken: Taken, mark: float) -> None:
+        pristine = {id_: EndpointHealth.of(state).pristine for id_, state in taken.states.items()}
         for claimed in taken.work:
             time = LeaseTime(claimed.claimed_at, mark, self._clock)
             checked = gate(claimed, taken.states.get(claimed.endpoint_id))
             if isinstance(checked, Ended):
                 self._recorder.add(Result(claimed, checked, time.now()))
                 continue
-            health = EndpointHealth.of(checked)
             self._in_flight[claimed.endpoint_id] += 1
             on_trial = claimed.claims == POISON_CLAIMS
             self._on_trial += on_trial
@@ -190,7 +193,7 @@ class Worker:
                     claimed,
                     time,
                     probe=claimed.delivery_id in taken.probes,
-                    was_pristine=health.pristine,
+                    was_pristine=pristine[claimed.endpoint_id],
                 )
             )
             self._tasks.add(task)
@@ -210,9 +213,12 @@ class Worker:
         self._observer.recorded(group, recorded, seconds)
         for result in group:
             if isinstance(result.step, Retry):
-                delay = result.step.delay
-                if delay < self._settings.poll_interval:
-                    asyncio.get_running_loop().call_later(delay.total_seconds(), self.poke)
+                self._poke_in(result.step.delay)
+
+    def _poke_in(self, delay: timedelta) -> None:
+        """Look again after ``delay``, if that is before the next poll."""
+        if delay < self._settings.poll_interval:
+            asyncio.get_running_loop().call_later(delay.total_seconds(), self.poke)
 
     async def _wait(self, again: bool) -> None:
         """Wait for places, for work, or for the next poll."""

@@ -14,6 +14,7 @@ from delivery_service.policy.retry import Dead, Delivered, Retry
 from delivery_service.worker.attempt import Ended, Result
 from delivery_service.worker.record import Recorded
 from delivery_service.worker.tracing import AttemptTracer
+from wire.ids import id_time
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,8 @@ class Observer:
         if outcome is not None and result.attempt is not None:
             waited = None
             if not claimed.attempts:
-                waited = (result.attempt["started_at"] - claimed.created_at).total_seconds()
+                created_at = id_time(claimed.delivery_id)
+                waited = (result.attempt["started_at"] - created_at).total_seconds()
             metrics.attempt(outcome.kind.value, outcome.duration, waited)
         if late:
             metrics.late += 1

@@ -17,7 +17,7 @@ from delivery_service.worker.attempt import POISON_CLAIMS, EndpointState
 from delivery_service.worker.targets import Targets
 from wire.ids import new_id
 
-SUSPECT_PAUSE = timedelta(seconds=1)
+SUSPECT_PAUSE = timedelta(milliseconds=100)
 """How long a suspected killer waits when another is on trial already."""
 
 
@@ -35,13 +35,15 @@ class Places:
 @dataclass(frozen=True, slots=True)
 class Taken:
     """Claimed work. ``probes`` are the ids of deliveries that try an open circuit. ``cursor`` is
-    where the next round starts. ``found``: whether anything was due, claimed or not."""
+    where the next round starts. ``found``: whether anything was due, claimed or not. ``suspects``:
+    whether suspected killers were put off by `SUSPECT_PAUSE`."""
 
     work: Sequence[Claimed]
     states: Mapping[str, EndpointState]
     probes: frozenset[str]
     cursor: str
     found: bool
+    suspects: bool = False
 
 
 def take(
@@ -79,7 +81,14 @@ def take(
     used = {row.endpoint_id: states[row.endpoint_id] for row in kept if row.endpoint_id in states}
     sendable = {id_: s for id_, s in used.items() if s["status"] == endpoints.ENABLED}
     targets.refresh(connection, sendable, claimed[0].claimed_at, now)
-    return Taken(kept, used, counted.probes(), stopped_at or found.cursor, found=True)
+    return Taken(
+        kept,
+        used,
+        counted.probes(),
+        stopped_at or found.cursor,
+        found=True,
+        suspects=bool(suspects),
+    )
 
 
 def put_back(connection: Connection, work: Sequence[Claimed], now: datetime | None) -> None:

@@ -1,1 +1,0 @@
-"""Pages for operators and customers."""
