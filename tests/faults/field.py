@@ -9,9 +9,10 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, make_url, select
+from sqlalchemy import Connection, func, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -21,6 +22,7 @@ from delivery_service.settings import Settings
 from delivery_service.store import endpoints
 from delivery_service.store.database import open_database
 from sender import publish, tables
+from tests.faults.forked import ForkedWorker
 from tests.support.processes import Process, Processes
 from tests.support.receiver import Receiver
 from tests.support.stored import ENCRYPTION_KEY
@@ -39,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "circuit_open_after": 1_000_000,
     "concurrency": 40,
     "database_pool_size": 4,
-    "database_timeout": 3,
+    "database_timeout": 2,
     "shutdown_grace": 10,
     "log_level": "warning",
 }
@@ -48,14 +50,15 @@ SETTINGS: dict[str, Any] = {
 class Field:
     """Everything of one test. ``url`` is the database's, as the tests reach it."""
 
-    def __init__(self, url: str, processes: Processes, receiver: Receiver) -> None:
+    def __init__(self, url: str, processes: Processes, receiver: Receiver, folder: Path) -> None:
         self.url = url
+        self.log = folder / "workers.log"
         self.receiver = receiver
         self.secret = generate_secret()
         self.published: set[str] = set()
-        self.workers: list[Process] = []
+        self._forked: list[ForkedWorker] = []
         self._processes = processes
-        self._engine = sync_engine(url, poolclass=None)
+        self._engine = sync_engine(url, poolclass=None, pool_pre_ping=True)
         asyncio.run(self._migrate())
 
     @property
@@ -73,17 +76,22 @@ class Field:
         )
 
     def close(self) -> None:
+        for forked in self._forked:
+            forked.kill()
         self._engine.dispose()
 
     # --- what happens ---
 
     def endpoints(self, *paths: str) -> None:
         """One endpoint at the receiver for each path."""
+        self.endpoints_at(*(self.receiver.url(path) for path in paths))
+
+    def endpoints_at(self, *urls: str) -> None:
+        """One endpoint for each URL."""
         sealed = Sealer([ENCRYPTION_KEY]).seal(self.secret)
         with self._engine.begin() as connection:
-            for path in paths:
-                values = {"tenant_id": "acme", "url": self.receiver.url(path)}
-                endpoints.create(connection, values, sealed)
+            for url in urls:
+                endpoints.create(connection, {"tenant_id": "acme", "url": url}, sealed)
 
     def publish(self, count: int, data: Any = None) -> list[str]:
         """Publish so many events, each in its own transaction; returns the delivery ids."""
@@ -99,19 +107,30 @@ class Field:
         """Publish in the background, an event every ``pause`` seconds, until left."""
         return Publishing(self, pause)
 
-    def worker(self, *wrapper: str, url: str | None = None, **settings: Any) -> Process:
-        """Start a worker process: ``surehook worker``, or what ``wrapper`` makes of it."""
+    def worker(self, *faults: str, url: str | None = None, **settings: Any) -> ForkedWorker:
+        """Start `surehook worker`, with the faults that `worker_program` knows."""
+        forked = ForkedWorker([*faults, "worker"], self._environment(url, settings), self.log)
+        self._forked.append(forked)
+        return forked
+
+    def fresh_worker(self, *faults: str, **settings: Any) -> Process:
+        """The same as a program of its own: for faults that must be there before all imports."""
+        module = "tests.faults.worker_program"
+        environment = self._environment(None, settings)
+        return self._processes.python(module, *faults, "worker", env=environment)
+
+    def _environment(self, url: str | None, settings: dict[str, Any]) -> dict[str, str]:
         options = {
             **SETTINGS,
             "database_url": _plain(url or self.url),
             "encryption_keys": ENCRYPTION_KEY,
             **settings,
         }
-        environment = {f"SUREHOOK_{name.upper()}": str(value) for name, value in options.items()}
-        module = "tests.faults.worker_program" if wrapper else "delivery_service.cli"
-        process = self._processes.python(module, *wrapper, "worker", env=environment)
-        self.workers.append(process)
-        return process
+        return {f"SUREHOOK_{name.upper()}": str(value) for name, value in options.items()}
+
+    def lock(self) -> Lock:
+        """A way to lock everybody else out of the database."""
+        return Lock(self._engine.connect())
 
     # --- what became of it ---
 
@@ -192,6 +211,24 @@ class Publishing:
         while not self._stop.wait(self._pause):
             with suppress(DBAPIError):
                 self._field.publish(1)
+
+
+class Lock:
+    """What a migration, a backup or a forgotten console does: a lock that nobody gets past."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def acquire(self) -> None:
+        # On SQLite the transaction itself is the lock.
+        self._connection.execute(select(tables.queue.c.delivery_id).limit(1))
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(text(f"LOCK TABLE {tables.queue.name}"))
+
+    def hold(self, seconds: float) -> None:
+        """Keep it for so long, then let go."""
+        threading.Event().wait(seconds)
+        self._connection.close()
 
 
 def _plain(url: str) -> str:

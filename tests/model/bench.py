@@ -26,7 +26,7 @@ class Bench:
             encryption_keys=[key],
             schedule="1m,5m",
             retry_after_cap=600,
-            circuit_open_after=3,
+            circuit_open_after=2,
             circuit_first_pause=30,
             circuit_longest_pause=600,
             disable_after=7200,

@@ -38,6 +38,9 @@ class Exchange:
 class ScriptedTransport:
     """A `Transport` whose requests stay in flight until ``answer`` ends them."""
 
+    connections_opened = 0
+    connections_reused = 0
+
     def __init__(self) -> None:
         self.last: Exchange | None = None
         self.sent = asyncio.Event()

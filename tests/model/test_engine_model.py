@@ -72,7 +72,8 @@ class Engine(RuleBasedStateMachine):
         self.world.add_endpoint("acme")
         self.world.add_endpoint(OPERATOR)
         for tenant in TENANTS:
-            self.world.publish(tenant)
+            for _ in range(3):
+                self.world.publish(tenant)
             self.world.publish(tenant, commit=False)
 
     # --- picking ---
@@ -344,13 +345,13 @@ def _run(machine: type[Engine], bench: Bench, examples: int, steps: int) -> None
 
 def test_engine_model_on_sqlite(memory: Path) -> None:
     bench = Bench(f"sqlite:///{memory / 'model.sqlite3'}")
-    _run(Engine, bench, examples=24, steps=50)
+    _run(Engine, bench, examples=40, steps=50)
 
 
 def test_engine_model_on_postgresql(postgres: Postgres) -> None:
     name = postgres.create_database()
     bench = Bench(postgres.url(name, "psycopg").replace("+psycopg", ""))
     try:
-        _run(ConcurrentEngine, bench, examples=14, steps=50)
+        _run(ConcurrentEngine, bench, examples=24, steps=50)
     finally:
         postgres.drop(name)

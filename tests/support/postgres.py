@@ -29,9 +29,15 @@ UNPRIVILEGED = "nobody"
 class Postgres:
     """A PostgreSQL server. Every database it gives out is new and is dropped by ``drop``."""
 
-    def __init__(self, url: URL, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        url: URL,
+        process: subprocess.Popen[bytes] | None = None,
+        start: Callable[[], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
         self._url = url
         self._process = process
+        self._start = start
         self._numbers = itertools.count(1)
         self._templates: dict[str, str] = {}
         self._admin = psycopg.connect(_libpq(url), autocommit=True)
@@ -75,6 +81,26 @@ class Postgres:
         query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
         return self._admin.execute(query, [database]).rowcount
 
+    def restart(self, how: signal.Signals) -> None:
+        """Restart a server that was started here: SIGINT is a fast shutdown, SIGQUIT an immediate
+        one, after which it recovers as from a crash."""
+        assert self._start is not None, "not a server of this run"
+        self.stop(how)
+        self._process = self._start()
+        self._admin.close()
+        self._admin = psycopg.connect(_libpq(self._url), autocommit=True)
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """Stop a server that was started here."""
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
     def close(self) -> None:
         """Drop the templates and disconnect."""
         for name in self._templates.values():
@@ -102,21 +128,20 @@ def running_postgres(
         bin_path = _reachable(bin_path, folder, account)
         data = folder / "data"
         _initialise(bin_path, data, account)
-        process, port = _start(bin_path, data, account, _settings(fsync, settings))
+        options = _settings(fsync, settings)
+        process, port = _start(bin_path, data, account, options)
+        url = URL.create("postgresql", "postgres", None, HOST, port)
+        server = Postgres(
+            url, process, lambda: _start(bin_path, data, account, options, port=port)[0]
+        )
         try:
-            server = Postgres(URL.create("postgresql", "postgres", None, HOST, port), process)
             try:
                 yield server
             finally:
                 server.close()
         finally:
             # Immediate shutdown: nothing here is kept.
-            process.send_signal(signal.SIGQUIT)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -207,13 +232,18 @@ def _settings(fsync: bool, added: dict[str, str] | None) -> dict[str, str]:
 
 
 def _start(
-    bin_path: Path, data: Path, account: str | None, settings: dict[str, str]
+    bin_path: Path,
+    data: Path,
+    account: str | None,
+    settings: dict[str, str],
+    *,
+    port: int | None = None,
 ) -> tuple[subprocess.Popen[bytes], int]:
     # A port can be taken between being found and being used, hence several tries.
     log = data.parent / "log"
     for _ in range(5):
-        port = free_port()
-        options = {**settings, "port": str(port), "unix_socket_directories": ""}
+        chosen = port or free_port()
+        options = {**settings, "port": str(chosen), "unix_socket_directories": ""}
         command = [str(bin_path / "postgres"), "-D", str(data)]
         command += [f"--{name}={value}" for name, value in options.items()]
         with log.open("ab") as output:
@@ -232,6 +262,6 @@ def _start(
             return ready or process.poll() is not None
 
         wait_until(is_up, deadline=60, what="PostgreSQL is ready")
-        if process.poll() is None and accepts(port):
-            return process, port
+        if process.poll() is None and accepts(chosen):
+            return process, chosen
     raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')[-4000:]}")
