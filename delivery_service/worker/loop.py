@@ -164,10 +164,11 @@ class Worker:
                 self._settings.lease,
                 self._clock.now(),
             )
-            if self._clock.monotonic() - mark > self._longest_claim:
-                # The lease could end, and another worker send, while this one still does.
+            too_late = self._clock.monotonic() - mark > self._longest_claim
+            if too_late or self._stopping:
+                # Too late: the lease could end, and another worker send, while this one still does.
                 await self._database.write(put_back, taken.work, self._clock.now())
-                return True
+                return not self._stopping
         except Exception as error:  # noqa: BLE001 - the worker reconnects for ever
             log.warning("claim_failed", error=repr(error)[:300])
             self._idle_looks += 1
