@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-BENCHES = ("drain", "receiver")
+BENCHES = (
+    "drain", "sqlite", "latency", "slow", "neighbour", "growth", "memory", "receiver",
+)  # fmt: skip
 
 console = Console()
 

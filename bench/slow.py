@@ -32,7 +32,7 @@ def run() -> dict[str, Any]:
                 rig.publish(count // ENDPOINTS)
                 target.reset()
                 with rig.workers():
-                    wait_for(lambda: target.stats()["count"] >= count, 120)
+                    wait_for(lambda count=count: target.stats()["count"] >= count, 120)
             stats = target.stats()
             figures[name] = count / (stats["last"] - stats["first"] + LATENCY)
     ratio = {name: figures[name] / ideal[name] for name in figures}

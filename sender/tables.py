@@ -150,7 +150,7 @@ deliveries = Table(
     Column("reason", Text),
     # True once it ended as anything but delivered. A column of its own, because an index on
     # `status` would make every update of it touch every index (no HOT): see
-    # docs/decisions/0001-narrow-queue-table.md.
+    # docs/decisions/0001-queue-table.md.
     Column("undelivered", Boolean, nullable=False, server_default=false()),
     Column("attempts", Integer, nullable=False, server_default="0"),
     # Attempts made before the current run through the schedule: redeliver starts it afresh.

@@ -235,7 +235,7 @@ def _split(text: str) -> tuple[str, str]:
         raise SecretError("the secret is empty")
     if not text.strip():
         raise SecretError("white space: the secret is blank")
-    if any(character.isspace() for character in text):
+    if text.split() != [text]:
         raise SecretError("white space: a secret contains none, before, inside or after it")
     for prefix in (HMAC_PREFIX, SIGNING_PREFIX, VERIFYING_PREFIX):
         if text.startswith(prefix):

@@ -43,6 +43,9 @@ from wire.ids import new_id
 SETTLE_SECONDS = 0.005
 """While busy, freed places are gathered for so long before the next claim."""
 
+BUSY_SECONDS = 0.02
+"""Pause before the next look at the queue right after some work was found."""
+
 HEARTBEAT_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
@@ -83,6 +86,7 @@ class Worker:
         self._longest_claim = (settings.lease - settings.attempt_timeout).total_seconds()
         self._wake = asyncio.Event()
         self._hungry = False
+        self._idle_looks = 0
         self._stopping = False
 
     @property
@@ -160,17 +164,20 @@ class Worker:
                 self._settings.lease,
                 self._clock.now(),
             )
-            if self._clock.monotonic() - mark > self._longest_claim:
-                # The lease could end, and another worker send, while this one still does.
+            too_late = self._clock.monotonic() - mark > self._longest_claim
+            if too_late or self._stopping:
+                # Too late: the lease could end, and another worker send, while this one still does.
                 await self._database.write(put_back, taken.work, self._clock.now())
-                return True
+                return not self._stopping
         except Exception as error:  # noqa: BLE001 - the worker reconnects for ever
             log.warning("claim_failed", error=repr(error)[:300])
+            self._idle_looks += 1
             await asyncio.sleep(min(self._pause(), LONGEST_PAUSE))
             return False
         self._metrics.claimed(len(taken.work), self._clock.monotonic() - mark)
         self._cursor = taken.cursor
         self._hungry = taken.found
+        self._idle_looks = 0 if taken.work else self._idle_looks + 1
         if taken.suspects:
             self._poke_in(SUSPECT_PAUSE)
         self._start(taken, mark)
@@ -236,8 +243,12 @@ class Worker:
         self._wake.clear()
 
     def _pause(self) -> float:
+        """How long to wait for the next look: short after work, since more is likely to come,
+        and twice as long after each look that found none, up to ``poll_interval``."""
+        longest = self._settings.poll_interval.total_seconds()
+        pause = min(BUSY_SECONDS * 2.0 ** min(self._idle_looks, 20), longest)
         # Jitter, so that many workers don't all look at the same moment.
-        return self._settings.poll_interval.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def _heartbeat(self) -> None:
         while True:

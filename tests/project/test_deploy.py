@@ -238,6 +238,9 @@ def test_compose_migrates_before_it_serves() -> None:
     services = compose()["services"]
     assert services["database"]["image"] == "postgres:18"
     assert "healthcheck" in services["database"]
+    for name in ("migrate", "api", "worker"):
+        build = services[name]["build"]  # an image with that name can't be pulled
+        assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
     for name in ("api", "worker"):
         conditions = services[name]["depends_on"]
         assert conditions["migrate"]["condition"] == "service_completed_successfully"

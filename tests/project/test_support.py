@@ -91,13 +91,13 @@ test_redis_is_empty_again = test_redis_is_real_and_empty
 
 
 def test_a_missing_part_skips_and_fails_when_strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(parts._FINDERS, "browser", lambda: None)
+    monkeypatch.setitem(parts._FINDERS, "mariadb", lambda: None)
     monkeypatch.delenv(parts.STRICT_VARIABLE, raising=False)
-    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
-        parts.require("browser")
+    with pytest.raises(pytest.skip.Exception, match="apt-get install mariadb-server"):
+        parts.require("mariadb")
     monkeypatch.setenv(parts.STRICT_VARIABLE, "1")
-    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):
-        parts.require("browser")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install mariadb-server"):
+        parts.require("mariadb")
 
 
 def test_waiting_returns_the_value_or_names_the_condition() -> None:

@@ -11,12 +11,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, inspect, make_url, select, text
 from sqlalchemy.orm import Session
 
-from sender import (
-    is_surehook,
-    metadata,
-    publish,
-)
-from sender.tables import attempts, endpoints, events
+from sender import publish
+from sender.tables import attempts, endpoints, events, is_surehook, metadata
 from sender.types import later, moment
 from tests.sender.conftest import AddEndpoint
 from tests.support.processes import ROOT

