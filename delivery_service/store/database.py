@@ -131,4 +131,9 @@ def _asyncpg_arguments(settings: Settings, *, time_limit: bool) -> dict[str, Any
         }
         # PgBouncer refuses parameters that it does not track.
         arguments["server_settings"] = {"application_name": "surehook"}
+    elif time_limit:
+        # A transaction whose client was lost without a word would keep its locks for as long as
+        # TCP takes to notice, two hours by default, and whoever tries again would wait for them.
+        limit = int(settings.database_timeout.total_seconds() * 1000)
+        arguments["server_settings"]["idle_in_transaction_session_timeout"] = str(limit)
     return arguments

@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -62,6 +61,8 @@ BENCH: list[Bench] = []
 class Engine(RuleBasedStateMachine):
     """What may happen on any database."""
 
+    # No rule has a precondition: what is claimed may depend on the order of ties in the database,
+    # and hypothesis takes it for flaky when the rules to choose from do.
     world: World
 
     @initialize(limits=st.lists(st.sampled_from([None, 0.1]), min_size=3, max_size=3))
@@ -95,18 +96,6 @@ class Engine(RuleBasedStateMachine):
                 return chosen, found[pick % len(found)]
         return None
 
-    def have_deliveries(self) -> bool:
-        return bool(self.world.expected.deliveries)
-
-    def have_claims(self) -> bool:
-        return any(worker.unsent for worker in self.world.workers)
-
-    def have_requests(self) -> bool:
-        return any(worker.in_flight for worker in self.world.workers)
-
-    def have_results(self) -> bool:
-        return any(worker.results or worker.unsure for worker in self.world.workers)
-
     # --- people ---
 
     @rule(tenant=st.sampled_from(TENANTS), count=st.integers(1, 3))
@@ -123,7 +112,6 @@ class Engine(RuleBasedStateMachine):
         if change != "remove" or sure:
             getattr(self.world, change)(self.endpoint(pick))
 
-    @precondition(have_deliveries)
     @rule(chosen=st.lists(picks, min_size=1, max_size=3), how=st.sampled_from(CHANGES))
     def change_deliveries(self, chosen: list[int], how: str) -> None:
         found = [self.delivery(pick) for pick in chosen]
@@ -139,24 +127,20 @@ class Engine(RuleBasedStateMachine):
 
     # --- workers ---
 
-    @precondition(have_deliveries)
     @rule(worker=workers, fate=FATES)
     def claim(self, worker: int, fate: str) -> None:
         self.world.claim(self.world.workers[worker], fate)
 
-    @precondition(have_claims)
     @rule(worker=workers, pick=picks)
     def start(self, worker: int, pick: int) -> None:
         if found := self.some("unsent", worker, pick):
             self.world.start(*found)
 
-    @precondition(have_requests)
     @rule(worker=workers, pick=picks, outcome=st.sampled_from([*OUTCOMES, "cancelled"]))
     def finish(self, worker: int, pick: int, outcome: str) -> None:
         if found := self.some("in_flight", worker, pick):
             self.world.finish(*found, outcome)
 
-    @precondition(have_deliveries)
     @rule(
         worker=workers,
         outcomes=st.lists(st.sampled_from(list(OUTCOMES)), min_size=1, max_size=3),
@@ -184,7 +168,6 @@ class Engine(RuleBasedStateMachine):
         if chosen.results or chosen.unsure:
             world.record(chosen, 100, fate)
 
-    @precondition(have_deliveries)
     @rule(worker=workers, fate=st.sampled_from(["ok", "unnoticed"]), span=SPANS)
     def claim_and_send(self, worker: int, fate: str, span: timedelta) -> None:
         """Claim and start to send; then time passes, perhaps with the worker dead."""
@@ -194,14 +177,12 @@ class Engine(RuleBasedStateMachine):
             self.world.start(chosen, held)
         self.world.clock.advance(span)
 
-    @precondition(have_results)
     @rule(worker=workers, count=st.integers(1, 8), fate=FATES)
     def record(self, worker: int, count: int, fate: str) -> None:
         chosen = self.world.workers[worker]
         if chosen.results or chosen.unsure:
             self.world.record(chosen, count, fate)
 
-    @precondition(have_results)
     @rule(worker=workers)
     def record_late(self, worker: int) -> None:
         """Record everything, long after its lease."""
@@ -256,7 +237,6 @@ class Engine(RuleBasedStateMachine):
 class ConcurrentEngine(Engine):
     """What else may happen where transactions overlap."""
 
-    @precondition(Engine.have_deliveries)
     @rule(one=workers, first_commits=st.booleans())
     def claim_at_once(self, one: int, first_commits: bool) -> None:
         world = self.world
@@ -299,7 +279,6 @@ class ConcurrentEngine(Engine):
             world.expected.disabled(endpoint.id, "operator")
         world.expect_published(event_id, seen, world.now)
 
-    @precondition(Engine.have_deliveries)
     @rule(pick=picks)
     def redeliver_while_disabling(self, pick: int) -> None:
         world, delivery = self.world, self.delivery(pick)
@@ -345,13 +324,13 @@ def _run(machine: type[Engine], bench: Bench, examples: int, steps: int) -> None
 
 def test_engine_model_on_sqlite(memory: Path) -> None:
     bench = Bench(f"sqlite:///{memory / 'model.sqlite3'}")
-    _run(Engine, bench, examples=40, steps=50)
+    _run(Engine, bench, examples=24, steps=50)
 
 
 def test_engine_model_on_postgresql(postgres: Postgres) -> None:
     name = postgres.create_database()
     bench = Bench(postgres.url(name, "psycopg").replace("+psycopg", ""))
     try:
-        _run(ConcurrentEngine, bench, examples=24, steps=50)
+        _run(ConcurrentEngine, bench, examples=14, steps=50)
     finally:
         postgres.drop(name)
