@@ -171,8 +171,8 @@ class Engine(RuleBasedStateMachine):
     @rule(worker=workers, fate=st.sampled_from(["ok", "unnoticed"]), span=SPANS)
     def claim_and_send(self, worker: int, fate: str, span: timedelta) -> None:
         """Claim and start to send; then time passes, perhaps with the worker dead."""
-        chosen = self.world.workers[worker]
-        self.world.claim(chosen, fate)
+        self.world.claim(self.world.workers[worker], fate)
+        chosen = self.world.workers[worker]  # another one, if it died
         for held in chosen.unsent:
             self.world.start(chosen, held)
         self.world.clock.advance(span)
