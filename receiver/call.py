@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Awaitable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from receiver.store import GateError, Steps
+from receiver.errors import GateError
+from receiver.store import Steps
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ once more after success is a 2xx and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import hmac
@@ -36,6 +37,7 @@ META = {
     ],
 }
 RETRYABLE = {409, 500, 503}
+DJANGO = {"SHOPIFY_SECRET": "hush", "DJANGO_SECRET_KEY": "only for tests"}
 
 
 def standard(name: str, body: bytes = BODY) -> httpx.Request:
@@ -44,6 +46,17 @@ def standard(name: str, body: bytes = BODY) -> httpx.Request:
         "webhook-id": name,
         "webhook-timestamp": str(now),
         "webhook-signature": sign(SECRET, name, now, body),
+    }
+    return httpx.Request("POST", "http://x", headers=headers, content=body)
+
+
+def shopify(name: str) -> httpx.Request:
+    body = b'{"id":820982911946154508}'
+    signature = base64.b64encode(hmac.new(b"hush", body, hashlib.sha256).digest()).decode()
+    headers = {
+        "x-shopify-hmac-sha256": signature,
+        "x-shopify-topic": "orders/create",
+        "x-shopify-webhook-id": name,
     }
     return httpx.Request("POST", "http://x", headers=headers, content=body)
 
@@ -62,10 +75,13 @@ def served(
 ) -> Iterator[list[str]]:
     """Two processes of an example; gives the URL of its path at each."""
     urls = []
-    settings = {"WEBHOOK_SECRET": SECRET, "APP_SECRET": "app secret", **env}
+    settings = {"WEBHOOK_SECRET": SECRET, "APP_SECRET": "app secret", **DJANGO, **env}
     for _ in range(2):
         port = free_port()
-        if "flask" in module:
+        if "django" in module:
+            command = ("django", "runserver", f"127.0.0.1:{port}", "--noreload")
+            command = (*command, "--settings", module, "--skip-checks")
+        elif "flask" in module:
             command = ("flask", "--app", module, "run", "--port", str(port))
         else:
             command = ("uvicorn", f"{module}:app", "--port", str(port), "--log-level", "warning")
@@ -197,6 +213,21 @@ async def test_idempotent_flask(processes: Processes, database: str) -> None:
         nameless = standard("dlv_2")
         del nameless.headers["webhook-id"]
         assert (await fire(urls, nameless, 1))[0].status_code in {400, 401}
+
+
+async def test_django_shop(processes: Processes, database: str) -> None:
+    columns, env = "number BIGINT, message VARCHAR(255)", {"DATABASE_URL": database}
+    with (
+        counted(database, "orders", columns) as effects,
+        served(
+            processes, "examples.django_shop", "/hooks/shopify", {"DATABASE_URL": database}
+        ) as urls,
+    ):
+        await check(urls, shopify("b54557e4"), effects)
+        forged = shopify("b54557e5")
+        forged.headers["x-shopify-hmac-sha256"] = "AAAA"
+        assert [answer.status_code for answer in await fire(urls, forged, 1)] == [401]
+        assert effects() == 1
 
 
 async def test_relay_receiver(processes: Processes, database: str) -> None:
