@@ -125,6 +125,58 @@ async def test_fifty_additions_at_once_store_one(inboxes: Callable[..., Inbox]) 
 
 
 @on_every_database
+async def test_escaped_surrogates_and_nul_are_stored_and_handled(
+    inboxes: Callable[..., Inbox],
+) -> None:
+    """What JSON can escape, UTF-8 and PostgreSQL's text can't hold: never a 500 for ever."""
+    inbox, seen = inboxes(), []
+    inbox.handler("odd\x00\udc00")(seen.append)
+    inbox.handler("*")(print)
+    parts = tuple(Part(f"k{n}\x00\ud800", str(n), {"s": f"{n}\ud800\x00é"}) for n in range(2))
+    for outcome in ("new", "duplicate"):
+        added = await inbox.add(Delivery(b"[]", parts, "odd\x00\udc00"))
+        assert [each.outcome for each in added] == [outcome] * 2
+    await inbox.put("plain", b"{}", event_type="odd\x00\udc00")
+    async with working(inbox):
+        await finished(inbox)
+    assert await inbox.dead_letters() == []
+    texts = sorted(message.json()["s"] for message in seen if message.key != "plain")
+    assert texts == ["0\ud800\x00é", "1\ud800\x00é"]
+    assert len(seen) == 3
+
+
+@on_every_database
+async def test_a_late_worker_changes_nothing_about_its_successors_message(
+    inboxes: Callable[..., Inbox],
+) -> None:
+    clock = FakeClock()
+    inbox = inboxes(clock=clock)
+    await inbox.put("a", b"")
+    assert len(await _claim(inbox, "late")) == 1
+    clock.advance(60)
+    assert len(await _claim(inbox, "successor")) == 1
+    late = {"key": "a", "token": "late", "delay": 0, "given_back": 0, "error": "x", "lease": 1}
+    for change in ("complete", "retry", "park", "extend"):
+        assert not await _change(inbox, change, late), f"{change} with a token that holds nothing"
+        assert await _row(inbox, "a") == "successor", f"{change} took the message away"
+        assert (await inbox.pending())[0] == 1, f"{change} ended the message"
+    assert await _claim(inbox, "third") == [], "the successor's lease has been changed"
+    assert await _change(inbox, "complete", {**late, "token": "successor"})
+    assert (await inbox.pending())[0] == 0
+
+
+async def _claim(inbox: Inbox, token: str) -> list[Any]:
+    result = inbox.database.run(lambda c: inbox.sql.claim(c, token, 1, 60_000, inbox.now()))
+    return await result if not inbox.database.blocking else result
+
+
+async def _change(inbox: Inbox, name: str, values: dict[str, Any]) -> bool:
+    given = {**values, "now": inbox.now()}
+    result = inbox.database.run(lambda c: inbox.sql.change(c, name, given))
+    return await result if not inbox.database.blocking else result
+
+
+@on_every_database
 async def test_several_workers_handle_each_once(inboxes: Callable[..., Inbox]) -> None:
     inbox, seen = inboxes(), []
     inbox.handler("*")(lambda message: seen.append(message.key))
@@ -272,10 +324,7 @@ async def test_f22_message_that_kills_its_worker_is_parked(inboxes: Callable[...
     inbox.handler("*")(print)
     await inbox.put("a", b"")
     for _ in range(2):
-        now = inbox.now()
-        claim = inbox.database.run(lambda c, now=now: inbox.sql.claim(c, "t" * 32, 1, 60_000, now))
-        rows = await claim if not inbox.database.blocking else claim
-        assert len(rows) == 1
+        assert len(await _claim(inbox, "t" * 32)) == 1
         clock.advance(60)
     async with working(inbox):
         await finished(inbox)
