@@ -31,6 +31,8 @@ from receiver.inboxsql import InboxSql, inbox_table
 from receiver.receipt import DeadLetter
 from receiver.statements import metadata
 from receiver.store import Steps
+from receiver.windows import Window, check_memory
+from wire.contract import Contract
 
 __all__ = ["DEFAULT_DELAYS", "Added", "Handler", "Inbox", "InboxMessage", "metadata"]
 
@@ -114,8 +116,11 @@ class Inbox:
     `engine` is synchronous or asynchronous, and so are the calls (``.run()`` or ``await``).
     `lease` and `ttl` are seconds: how long a dead worker's message waits for another, and how
     long a finished message is remembered (`purge` deletes it after that). `delays` are the
-    seconds between attempts; after the last one the message is parked. `clock` returns unix
-    seconds; without it the database's clock counts.
+    seconds between attempts; after the last one the message is parked. `sender`, a provider's name,
+    a `Window` or the contract of a Surehook service, is whose repeats the ttl must outlive. `clock`
+    returns unix seconds; without it the database's clock counts.
+
+    Raises `GateError` for settings that can't work, `ConfigurationError` for too short a memory.
     """
 
     def __init__(
@@ -125,10 +130,13 @@ class Inbox:
         lease: float = DEFAULT_LEASE,
         ttl: float = DEFAULT_TTL,
         delays: Iterable[float] = DEFAULT_DELAYS,
+        sender: str | Window | Contract | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if lease <= 0 or ttl <= 0:
             raise GateError("lease and ttl must be above 0 seconds")
+        if sender is not None:
+            check_memory(ttl, sender)
         self.database = Database(engine)
         self.sql = InboxSql(engine.dialect, self.database.family)
         self.lease = lease

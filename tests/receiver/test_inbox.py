@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from receiver.gate import GateError
+from receiver.errors import ConfigurationError
 from receiver.inbox import Inbox, InboxMessage
 from receiver.inboxworker import InboxWorker
 from receiver.testing import FakeClock
@@ -484,9 +484,10 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Any) -> None:
         lambda: Inbox(engine, lease=0),
         lambda: Inbox(engine, ttl=0),
         lambda: Inbox(engine, delays=[-1]),
+        lambda: Inbox(engine, sender="stripe"),
         lambda: InboxWorker(inbox, concurrency=0),
         lambda: InboxWorker(inbox, poll=0),
     ):
-        with pytest.raises(GateError):
+        with pytest.raises(ConfigurationError):
             wrong()
     engine.dispose()
