@@ -35,7 +35,7 @@ import httpx
 from receiver.call import Call
 from receiver.drive import AnyContext
 from receiver.errors import GateError
-from receiver.feeditem import Drained, FeedItem, Handle, Passage
+from receiver.feeditem import Drained, FeedItem, Handler, Passage
 from receiver.gate import Gate
 from receiver.pull import FeedError, fetch
 from receiver.store import Steps
@@ -95,7 +95,7 @@ class _Feed(Generic[P]):
     def drain(
         self,
         gate: Gate,
-        handle: Handle,
+        handle: Handler,
         *,
         lease: float | None = None,
         transaction: Callable[[], AnyContext] | None = None,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from receiver.call import Call
-from receiver.drive import AnyContext, Leave
+from receiver.drive import AnyContext, Enter, Handle, Leave, is_async
 from receiver.errors import GateError
 from receiver.gate import Claimed, ClaimResult, Done, Gate, Mismatch, fingerprint
 from receiver.store import Steps
@@ -55,7 +56,7 @@ class Drained:
         return not (self.failed or self.blocked)
 
 
-Handle = Callable[..., Awaitable[object] | object]
+Handler = Callable[..., Awaitable[object] | object]
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Passage:
     """The way of a feed's items through a gate. See `receiver.feed.MissedEvents.drain`."""
 
     gate: Gate
-    handle: Handle
+    handle: Handler
     lease: float | None
     transaction: Callable[[], AnyContext] | None
     drained: Drained = field(default_factory=Drained)
@@ -91,7 +92,7 @@ class Passage:
 
     def _guarded(self, item: FeedItem, token: str) -> Steps[bool]:
         try:
-            yield self.handle(item)
+            yield Handle(partial(self.handle, item), not is_async(self.handle))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
             yield self.gate.release(item.key, token, error)
             return self._failed(error)
@@ -104,18 +105,18 @@ class Passage:
 
     def _together(self, item: FeedItem, context: AnyContext) -> Steps[bool]:
         """Claim and effect in the caller's transaction: one commit for both."""
-        session = yield from _entered(context)
+        session = yield Enter(context)
         inside = self.gate.within(session)
         claim: ClaimResult | None = None
         failed: BaseException | None = None
         try:
             claim = yield self._claim(inside, item)
             if isinstance(claim, Claimed):
-                yield self.handle(item, session)
+                yield Handle(partial(self.handle, item, session))
         except BaseException as error:  # noqa: BLE001 - handled below, after the roll-back
             failed = error
         try:
-            yield from _left(context, failed)
+            yield Leave(context, failed)
         except Exception as error:  # noqa: BLE001 - handled below, like a failure of the handler
             failed = failed or error
         if failed is not None:
@@ -134,17 +135,3 @@ class Passage:
             raise error
         self.drained.failed += 1
         return False
-
-
-def _entered(context: AnyContext) -> Steps[Any]:
-    if hasattr(context, "__aenter__"):
-        return (yield context.__aenter__())
-    return context.__enter__()
-
-
-def _left(context: AnyContext, error: BaseException | None) -> Steps[None]:
-    details = Leave(context, error).details
-    if hasattr(context, "__aexit__"):
-        yield context.__aexit__(*details)
-    else:
-        context.__exit__(*details)
