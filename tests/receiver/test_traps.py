@@ -1,9 +1,10 @@
 """The traps of other kits, as whole flows on ours: late workers and dead holders.
 
 A lease without an owner lets a late worker overwrite the newer result and free its key; a waiter on
-a dead holder goes on waiting; a dead worker's rows stay claimed for ever. The conformance suite tries
-each store alone (``test_late_worker_is_refused``, ``test_waiter_takes_over_from_a_dead_holder``),
-and ``test_inbox`` the inbox (``test_rows_of_a_killed_worker_are_taken_over``).
+a dead holder goes on waiting; a dead worker's rows stay claimed for ever. The conformance suite has
+this for each store alone (``test_late_worker_is_refused``,
+``test_waiter_takes_over_from_a_dead_holder``), and ``test_inbox`` for the inbox
+(``test_rows_of_a_killed_worker_are_taken_over``).
 """
 
 from __future__ import annotations
