@@ -117,10 +117,10 @@ class Crashing:
                 assert server.returncode == 9, server.output
                 self.crashes += 1
                 server = self.start(*where, "--port", str(port))
-                wait_until(lambda: accepts(port) or not server.running, what="the receiver")
+                wait_until(lambda: accepts(port) or not server.running, deadline=60)
             return finished()
 
-        wait_until(settled, deadline=120, what="every delivery to end")
+        wait_until(settled, deadline=180, what="the end of every delivery")
         server.kill()
 
     def drained(self) -> re.Match[str]:
