@@ -1,13 +1,13 @@
 """A shop in Django: an order is stored once for each webhook of Shopify, whatever comes again.
 
-A whole project in one file. Run: ``django-admin runserver --settings examples.django_shop``, or
-``examples.django_shop:application`` in any WSGI server. Settings: ``SHOPIFY_SECRET``,
-``DATABASE_URL``, and ``DJANGO_SECRET_KEY``.
+A whole project in one file. Run: ``uvicorn examples.django_shop:application``; with
+``django.core.wsgi`` in place of ``asgi``, any WSGI server does as well. Settings:
+``SHOPIFY_SECRET``, ``DATABASE_URL``, and ``DJANGO_SECRET_KEY``.
 """
 
 import os
 
-from django.core.wsgi import get_wsgi_application
+from django.core.asgi import get_asgi_application
 from django.urls import path
 from sqlalchemy import BigInteger, Column, MetaData, String, Table, create_engine, insert
 from sqlalchemy.orm import Session, sessionmaker
@@ -44,4 +44,4 @@ def order(message: Message, session: Session) -> None:
 
 urlpatterns = [path("hooks/shopify", order)]
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", __name__)
-application = get_wsgi_application()
+application = get_asgi_application()

@@ -72,12 +72,10 @@ def relayed(content: Any) -> httpx.Request:
 
 def command(module: str, port: int) -> tuple[str, ...]:
     """How an example's documentation says that it is run."""
-    if "django" in module:
-        address = f"127.0.0.1:{port}"
-        return ("django", "runserver", address, "--settings", module, "--noreload", "--skip-checks")
     if "flask" in module:
         return ("flask", "--app", module, "run", "--port", str(port))
-    return ("uvicorn", f"{module}:app", "--port", str(port), "--log-level", "warning")
+    name = "application" if "django" in module else "app"
+    return ("uvicorn", f"{module}:{name}", "--port", str(port), "--log-level", "warning")
 
 
 @contextlib.contextmanager
