@@ -12,9 +12,9 @@ from sqlalchemy import Connection, create_engine, text
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from receiver import Answer, Message, Verifier
+from receiver import Answer, Inbox, Message, Verifier
 from receiver.contrib.asgi import webhook
-from receiver.inbox import Inbox, InboxMessage
+from receiver.inbox import InboxMessage
 from receiver.inboxworker import InboxWorker
 
 engine = create_engine(os.environ.get("DATABASE_URL", "sqlite:///inbox.sqlite3"))

@@ -10,10 +10,9 @@ import httpx
 import redis.asyncio
 from fastapi import FastAPI
 
-from receiver import Gate, Message, Verifier
+from receiver import Gate, Message, MissedEvents, Verifier
 from receiver.contrib.asgi import webhook
-from receiver.feed import FeedItem, MissedEvents
-from receiver.keys import scoped
+from receiver.feed import FeedItem
 from receiver.redis import RedisStore
 
 client = redis.asyncio.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"))
@@ -47,8 +46,6 @@ async def replay() -> dict[str, int]:
     headers = {"authorization": f"Bearer {os.environ['HOOKS_KEY']}"}
     async with httpx.AsyncClient(base_url=os.environ["HOOKS_URL"], headers=headers) as http:
         # The scope of live keys: a delivery that arrived both ways has one effect.
-        feed = MissedEvents(
-            http, os.environ["HOOKS_ENDPOINT"], scope=scoped(verifier.source, "orders")
-        )
+        feed = MissedEvents(http, os.environ["HOOKS_ENDPOINT"], scope=verifier.scope)
         drained = await feed.drain(gate, missed)
     return {"handled": drained.handled, "duplicates": drained.duplicates, "failed": drained.failed}

@@ -5,21 +5,47 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
+from abc import abstractmethod
 from collections.abc import Awaitable, Generator
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from receiver.store import GateError, Steps
+from receiver.errors import GateError
+from receiver.store import Steps
 
 T = TypeVar("T")
 
 
-class Pause(NamedTuple):
-    """A step that waits for `seconds`, in the manner of whoever drives it."""
+class Step:
+    """What a store's or a flow's steps may yield: something that can be done in either manner."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def do(self) -> Any:
+        """Do it in synchronous code and return its result."""
+
+    async def do_async(self) -> Any:
+        """Do it on an event loop and return its result."""
+        return self.do()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Step):
+    """A step that waits for `seconds`."""
 
     seconds: float
 
+    def do(self) -> None:
+        """Sleep."""
+        time.sleep(self.seconds)
 
-class Call(Generic[T]):
+    async def do_async(self) -> None:
+        """Sleep."""
+        await asyncio.sleep(self.seconds)
+
+
+class Call(Step, Generic[T]):
     """One operation of a gate, not yet started: ``.run()`` it, or ``await`` it. Once.
 
     Awaiting a call of a store with a blocking client runs it in a thread, so that the event loop
@@ -48,17 +74,22 @@ class Call(Generic[T]):
         try:
             item = next(steps)
             while True:
-                if isinstance(item, Pause):
-                    time.sleep(item.seconds)
-                elif isinstance(item, Call):
-                    item = _outcome(steps, item)
-                    continue
+                if isinstance(item, Step):
+                    item = _done(steps, item)
                 elif isinstance(item, Awaitable):
-                    item = steps.throw(_refuse(item))
-                    continue
-                item = steps.send(item)
+                    item = steps.throw(refused(item))
+                else:
+                    item = steps.send(item)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+
+    def do(self) -> T:
+        """See `run`."""
+        return self.run()
+
+    async def do_async(self) -> T:
+        """Await it."""
+        return await self
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._drive().__await__()
@@ -71,8 +102,8 @@ class Call(Generic[T]):
             item = next(steps)
             while True:
                 try:
-                    if isinstance(item, Pause):
-                        await asyncio.sleep(item.seconds)
+                    if isinstance(item, Step):
+                        item = await item.do_async()
                     elif isinstance(item, Awaitable):
                         item = await item
                 except BaseException as error:  # noqa: BLE001 - the store's own steps handle it
@@ -93,17 +124,19 @@ class Call(Generic[T]):
             )
 
 
-def _outcome(steps: Steps[Any], call: Call[Any]) -> Any:
-    """Run a call that is a step of other steps, and go on with its result or its error."""
+def _done(steps: Steps[Any], step: Step) -> Any:
+    """Do a step, and go on with its result or its error."""
+    result, failed = None, None
     try:
-        result = call.run()
-    except Exception as error:  # noqa: BLE001 - the steps handle it
-        return steps.throw(error)
-    return steps.send(result)
+        result = step.do()
+    except BaseException as error:  # noqa: BLE001 - the steps handle it
+        failed = error
+    return steps.send(result) if failed is None else steps.throw(failed)
 
 
-def _refuse(item: Awaitable[Any]) -> GateError:
+def refused(item: Awaitable[Any]) -> GateError:
+    """The error of something asynchronous in synchronous code."""
     close = getattr(item, "close", None)
     if close is not None:
         close()
-    return GateError("the store's client is asynchronous: await the call instead of .run()")
+    return GateError("this is asynchronous: await the call instead of .run()")

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine, MetaData, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from receiver.store import GateError, Steps
+from receiver.errors import GateError
+from receiver.store import Steps
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]

@@ -9,8 +9,11 @@
     │       ├── RequestError       400   it is genuine, or not even a delivery, but not acceptable
     │       │   └── NotBytesError  400   it was parsed before it was verified (also a TypeError)
     │       └── TooLargeError      413   its body is over the limit
-    └── ConfigurationError (also a ValueError)
-                                         the kit was set up in a way that can't work
+    ├── ConfigurationError (also a ValueError)
+    │   │                                the kit was set up in a way that can't work
+    │   └── GateError                    a gate, store, inbox or feed, or a call of one
+    ├── StoreFullError                   the memory store has no room now; answer 503
+    └── receiver.pull.FeedError          a feed of missed events can't be read
 
 The rule for the status: whatever keeps the kit from knowing that the provider sent these bytes
 (a header of the signature missing, a timestamp out of tolerance, a wrong signature) is 401;
@@ -26,9 +29,11 @@ import wire.errors
 
 __all__ = [
     "ConfigurationError",
+    "GateError",
     "NotBytesError",
     "RequestError",
     "SignatureError",
+    "StoreFullError",
     "TooLargeError",
     "VerificationError",
 ]
@@ -78,3 +83,14 @@ class NotBytesError(RequestError, TypeError):
 
 class ConfigurationError(wire.errors.SurehookError, ValueError):
     """The kit was set up in a way that can't work; the text names what to change."""
+
+
+class GateError(ConfigurationError):
+    """The gate, its store, an inbox or a feed was set up or called in a way that can't work."""
+
+
+class StoreFullError(wire.errors.SurehookError):
+    """The memory store holds ``max_entries`` receipts and none of them may be forgotten.
+
+    Answer 503: the delivery can be tried again.
+    """

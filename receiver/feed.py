@@ -2,22 +2,20 @@
 
 A Surehook service offers them as a feed of deliveries::
 
-    GET  {base}/v1/endpoints/{endpoint_id}/feed?undelivered=true&limit=100[&after={cursor}]
+    GET  {base}/v1/endpoints/{endpoint_id}/feed?undelivered=true&base64=true&limit=50[&cursor={…}]
     Authorization: Bearer {key of the endpoint's tenant}
 
-    200 {"data": [{"delivery_id": "dlv_…", "event_id": "evt_…", "type": "invoice.paid",
-                   "attempt": 3, "content_type": "application/json",
-                   "body": "{\\"id\\":…}", "body_encoding": "utf-8"}, …],
+    200 {"items": [{"delivery": "dlv_…", "event": "evt_…", "event_type": "invoice.paid",
+                    "attempts": 3, "content_type": "application/json", "body_base64": "eyJ…"}, …],
          "next_cursor": "…" or null}
 
-    POST {base}/v1/endpoints/{endpoint_id}/feed/ack
+    POST {base}/v1/endpoints/{endpoint_id}/feed/acknowledge
     {"deliveries": ["dlv_…", …]}
     2xx with any body
 
-``data`` is in the order of the delivery ids. ``body`` is the stored body, byte for byte, as text
-with ``body_encoding`` "utf-8" (the default) or, when it is not UTF-8, as "base64". ``attempt`` is
-the number of attempts made so far and may be missing, as may ``content_type``. ``next_cursor`` is
-opaque, and null on the last page. A page that starts ``after`` a cursor does not depend on what has
+``items`` is in the order of the delivery ids. ``body_base64`` is the stored body, byte for byte.
+``attempts`` is the number of attempts made so far and may be missing, as may further members.
+``next_cursor`` is opaque, and null on the last page. A page at a cursor does not depend on what has
 been acknowledged meanwhile. Acknowledging counts the deliveries as delivered by pull: they are
 neither sent nor listed as undelivered again; unknown or finished ones are no error. 429 and 503
 may carry ``Retry-After``.
@@ -35,10 +33,12 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from receiver.call import Call
-from receiver.feeditem import Drained, FeedItem, Handle, pass_through
+from receiver.drive import AnyContext
+from receiver.errors import GateError
+from receiver.feeditem import Drained, FeedItem, Handler, Passage
 from receiver.gate import Gate
 from receiver.pull import FeedError, fetch
-from receiver.store import GateError, Steps
+from receiver.store import Steps
 
 __all__ = ["Drained", "FeedError", "FeedItem", "MissedEvents", "PagedFeed"]
 
@@ -92,24 +92,34 @@ class _Feed(Generic[P]):
                 yield item
             following = self._move(page)
 
-    def drain(self, gate: Gate, handle: Handle, *, lease: float | None = None) -> Call[Drained]:
+    def drain(
+        self,
+        gate: Gate,
+        handle: Handler,
+        *,
+        lease: float | None = None,
+        transaction: Callable[[], AnyContext] | None = None,
+    ) -> Call[Drained]:
         """Handle every item from ``position`` on through `gate`, and acknowledge what is done.
 
         `handle` may be asynchronous if the call is awaited. An item whose handler raises is
         released, with the error, and the rest goes on: look at `Drained.complete` and drain
-        again later. `lease`, in seconds, must be longer than one handler takes. Raises
-        `FeedError` when the feed can't be read; what was handled by then is done.
-        """
-        return self._call(self._drain(gate, handle, lease), gate)
+        again later. `lease`, in seconds, must be longer than one handler takes. With `transaction`
+        (``sessionmaker.begin``) the claim is made inside that transaction, the handler gets the
+        session as its second argument, and effect and claim commit together: exactly once.
 
-    def _drain(self, gate: Gate, handle: Handle, lease: float | None) -> Steps[Drained]:
-        drained = Drained()
+        Raises `FeedError` when the feed can't be read; what was handled by then is done.
+        """
+        return self._call(self._drain(Passage(gate, handle, lease, transaction)), gate)
+
+    def _drain(self, passage: Passage) -> Steps[Drained]:
+        drained = passage.drained
         following: Any = self.position
         while following is not None:
             page = yield from self._page(self.position)
             finished: list[FeedItem] = []
             for item in page.items:
-                if (yield from pass_through(gate, handle, item, lease, drained)):
+                if (yield from passage.take(item)):
                     finished.append(item)  # noqa: PERF401 - a comprehension can't yield
             if finished:
                 yield from self._acknowledge(finished)
@@ -134,9 +144,10 @@ class MissedEvents(_Feed[str]):
 
     `client` is an ``httpx.Client`` or ``httpx.AsyncClient`` that sends the key: ``Client(
     base_url="https://hooks.example", headers={"authorization": "Bearer …"})``. `scope` is put
-    before the delivery id to make the key: it must be the one that live deliveries get, so that
-    both pass the same gate as one message. `after` is a ``position`` from before. `undelivered`
-    False gives the delivered ones, too.
+    before the delivery id to make the key: it must be the one that live deliveries get
+    (``verifier.scope``), so that both pass the same gate as one message. `after` is a ``position``
+    from before. `undelivered` False gives the delivered ones, too. `limit`, at most 50, is the
+    number of items in a page.
     """
 
     def __init__(
@@ -147,29 +158,33 @@ class MissedEvents(_Feed[str]):
         scope: str = "",
         after: str = "",
         undelivered: bool = True,
-        limit: int = 100,
+        limit: int = 50,
         retries: int = 5,
     ) -> None:
         super().__init__(client, after, retries)
         self._path = f"/v1/endpoints/{endpoint_id}/feed"
         self._scope = scope
-        self._query: dict[str, Any] = {"undelivered": str(undelivered).lower(), "limit": limit}
+        self._query: dict[str, Any] = {
+            "undelivered": str(undelivered).lower(),
+            "base64": "true",
+            "limit": limit,
+        }
 
     def acknowledge(self, items: Iterable[FeedItem]) -> Call[None]:
         """Tell the service that these are handled, so that it does not send them any more."""
         return self._call(self._acknowledge(list(items)))
 
     def _acknowledge(self, items: list[FeedItem]) -> Steps[None]:
-        url, body = self._path + "/ack", {"deliveries": [item.id for item in items]}
+        url, body = self._path + "/acknowledge", {"deliveries": [item.id for item in items]}
         yield from fetch(self._client, "POST", url, retries=self._retries, json=body)
 
     def _page(self, position: str) -> Steps[Page]:
-        query = {**self._query, "after": position} if position else self._query
+        query = {**self._query, "cursor": position} if position else self._query
         reply = yield from fetch(
             self._client, "GET", self._path, retries=self._retries, params=query
         )
         try:
-            items = [self._item(data) for data in reply["data"]]
+            items = [self._item(data) for data in reply["items"]]
             following = reply.get("next_cursor")
         except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
             raise FeedError(f"the feed's page is not as documented: {error!r}", 200) from None
@@ -177,17 +192,15 @@ class MissedEvents(_Feed[str]):
         return Page(items, following if following and following != position else None)
 
     def _item(self, data: Mapping[str, Any]) -> FeedItem:
-        text: str = data["body"]
-        encoded = data.get("body_encoding", "utf-8") == "base64"
-        body = base64.b64decode(text, validate=True) if encoded else text.encode()
-        name = data["delivery_id"]
+        body = base64.b64decode(data["body_base64"], validate=True)
+        name = data["delivery"]
         return FeedItem(
             key=self._scope + name,
             id=name,
-            type=data["type"],
+            type=data["event_type"],
             body=body,
-            event_id=data.get("event_id", ""),
-            attempt=int(data.get("attempt") or 0),
+            event_id=data.get("event", ""),
+            attempt=int(data.get("attempts") or 0),
             data=data,
         )
 

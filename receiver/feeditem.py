@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from receiver.gate import Claimed, Done, Gate, InProgress, Mismatch, fingerprint
-from receiver.store import GateError, Steps
+from receiver.call import Call
+from receiver.drive import AnyContext, Enter, Handle, Leave, is_async
+from receiver.errors import GateError
+from receiver.gate import Claimed, ClaimResult, Done, Gate, Mismatch, fingerprint
+from receiver.store import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,10 @@ class FeedItem:
     event_id: str = ""
     attempt: int = 0
     data: Any = None
+
+    def json(self) -> Any:
+        """The body, parsed. Raises ValueError when it is not JSON."""
+        return json.loads(self.body)
 
 
 @dataclass(slots=True)
@@ -47,46 +56,82 @@ class Drained:
         return not (self.failed or self.blocked)
 
 
-Handle = Callable[[FeedItem], Awaitable[object] | object]
+Handler = Callable[..., Awaitable[object] | object]
 
 
-def pass_through(
-    gate: Gate, handle: Handle, item: FeedItem, lease: float | None, drained: Drained
-) -> Steps[bool]:
-    """Take one item through the gate; True when it is finished and may be acknowledged."""
-    # Other providers' items change while they wait (counts of attempts): only the key counts.
-    mark = fingerprint(item.body) if item.event_id else ""
-    claim = yield gate.claim(item.key, mark, lease)
-    match claim:
-        case Claimed(token=token):
-            return (yield from _handle(gate, handle, item, token, drained))
-        case Done():
-            drained.duplicates += 1
+@dataclass(slots=True)
+class Passage:
+    """The way of a feed's items through a gate. See `receiver.feed.MissedEvents.drain`."""
+
+    gate: Gate
+    handle: Handler
+    lease: float | None
+    transaction: Callable[[], AnyContext] | None
+    drained: Drained = field(default_factory=Drained)
+
+    def take(self, item: FeedItem) -> Steps[bool]:
+        """Take one item through the gate; True when it is finished and may be acknowledged."""
+        if self.transaction is not None:
+            return (yield from self._together(item, self.transaction()))
+        claim = yield self._claim(self.gate, item)
+        if isinstance(claim, Claimed):
+            return (yield from self._guarded(item, claim.token))
+        return self._unclaimed(claim)
+
+    def _claim(self, gate: Gate, item: FeedItem) -> Call[ClaimResult]:
+        # Other providers' items change while they wait (counts of attempts): only the key counts.
+        return gate.claim(item.key, fingerprint(item.body) if item.event_id else "", self.lease)
+
+    def _unclaimed(self, claim: ClaimResult) -> bool:
+        if isinstance(claim, Done):
+            self.drained.duplicates += 1
             return True
-        case Mismatch():
-            drained.mismatched += 1
-            drained.blocked += 1
-        case InProgress() | _:
-            drained.blocked += 1
-    return False
-
-
-def _handle(
-    gate: Gate, handle: Handle, item: FeedItem, token: str, drained: Drained
-) -> Steps[bool]:
-    try:
-        yield handle(item)
-    except GateError as error:
-        # Set up wrongly, such as an asynchronous handler in a synchronous call.
-        yield gate.release(item.key, token, error)
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
-        yield gate.release(item.key, token, error)
-        drained.failed += 1
+        self.drained.mismatched += isinstance(claim, Mismatch)
+        self.drained.blocked += 1
         return False
-    # A False means that the lease lapsed and another worker has it now: it will finish it.
-    if not (yield gate.complete(item.key, token)):
-        drained.blocked += 1
+
+    def _guarded(self, item: FeedItem, token: str) -> Steps[bool]:
+        try:
+            yield Handle(partial(self.handle, item), not is_async(self.handle))
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            yield self.gate.release(item.key, token, error)
+            return self._failed(error)
+        # A False means that the lease lapsed and another worker has it now: it will finish it.
+        if not (yield self.gate.complete(item.key, token)):
+            self.drained.blocked += 1
+            return False
+        self.drained.handled += 1
+        return True
+
+    def _together(self, item: FeedItem, context: AnyContext) -> Steps[bool]:
+        """Claim and effect in the caller's transaction: one commit for both."""
+        session = yield Enter(context)
+        inside = self.gate.within(session)
+        claim: ClaimResult | None = None
+        failed: BaseException | None = None
+        try:
+            claim = yield self._claim(inside, item)
+            if isinstance(claim, Claimed):
+                yield Handle(partial(self.handle, item, session))
+        except BaseException as error:  # noqa: BLE001 - handled below, after the roll-back
+            failed = error
+        try:
+            yield Leave(context, failed)
+        except Exception as error:  # noqa: BLE001 - handled below, like a failure of the handler
+            failed = failed or error
+        if failed is not None:
+            if not isinstance(claim, Claimed) or not isinstance(failed, Exception):
+                raise failed
+            yield inside.release(item.key, claim.token, failed)
+            return self._failed(failed)
+        if not isinstance(claim, Claimed):
+            return claim is not None and self._unclaimed(claim)
+        self.drained.handled += 1
+        return True
+
+    def _failed(self, error: Exception) -> bool:
+        if isinstance(error, GateError):
+            # Set up wrongly, such as an asynchronous handler in a synchronous call.
+            raise error
+        self.drained.failed += 1
         return False
-    drained.handled += 1
-    return True

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from receiver.call import Call, Pause
+from receiver.errors import GateError, StoreFullError
 from receiver.receipt import (
     Claimed,
     ClaimResult,
@@ -34,7 +35,7 @@ from receiver.receipt import (
     Mismatch,
     Parked,
 )
-from receiver.store import GateError, Steps, Store, StoreFullError
+from receiver.store import Steps, Store
 
 __all__ = [
     "DEFAULT_LEASE",
@@ -63,7 +64,7 @@ DEFAULT_TTL = 7 * 86_400.0
 """Seconds. Longer than the retries and replay windows of the providers that the kit knows."""
 
 MAX_KEY_LENGTH = 255
-MAX_ERROR_LENGTH = 1000
+MAX_TEXT_LENGTH = 1000
 
 T = TypeVar("T")
 
@@ -254,8 +255,12 @@ def stored_key(key: str) -> str:
 def error_text(error: str | BaseException) -> str:
     """An error as one short text that every store can keep."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    clean = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    return clean[:MAX_ERROR_LENGTH]
+    return stored_text(text)
+
+
+def stored_text(text: str) -> str:
+    """`text` as every database can keep it: cut, without NUL, and without lone surrogates."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")[:MAX_TEXT_LENGTH]
 
 
 def _milliseconds(name: str, seconds: float) -> int:

@@ -25,12 +25,14 @@ from functools import partial
 from typing import Final, TypeAlias, Unpack
 
 from receiver.answer import Answer, from_result, problem, refusal
-from receiver.drive import AnyContext, Enter, Handle, Leave, Steps, drive, drive_async, is_async
+from receiver.call import Call
+from receiver.drive import AnyContext, Enter, Handle, Leave, is_async
 from receiver.errors import ConfigurationError, VerificationError
 from receiver.gate import Claimed, ClaimResult, Done, Gate, InProgress, Mismatch
 from receiver.message import Message, Part
 from receiver.request import Request
 from receiver.settings import Handler, Settings, memory
+from receiver.store import Steps
 from receiver.verify import Verifier
 from wire.errors import SurehookError
 
@@ -114,7 +116,7 @@ class Receiver:
         """Answer `request`, in synchronous code. Further arguments go to the handler as well."""
         if self._asynchronous:
             raise ConfigurationError("the handler is async: use process_async, or an async view")
-        return drive(self._flow(request, arguments, named, threaded=False))
+        return Call(self._flow(request, arguments, named, threaded=False), blocking=False).run()
 
     async def process_async(
         self, request: Request, /, *arguments: object, **named: object
@@ -125,7 +127,7 @@ class Receiver:
             # A session belongs to one thread: claim, handler and commit go there together.
             return await asyncio.to_thread(self.process, request, *arguments, **named)
         steps = self._flow(request, arguments, named, threaded=threaded)
-        return await drive_async(steps, threaded=threaded)
+        return await Call(steps, blocking=False)
 
     def _flow(
         self,
@@ -148,7 +150,7 @@ class Receiver:
         if message.reply is not None:
             return _echo(message.reply)
         if self.gate is None:
-            return (yield from self._ungated(message, (arguments, named)))
+            return (yield from self._ungated(message, (arguments, named), threaded))
         answers = []
         for part in message.parts:
             run = partial(self._run, message, part, (arguments, named))
@@ -159,11 +161,12 @@ class Receiver:
                 answers.append((yield from self._together(self.gate, part, run, context)))
         return _overall(answers, self.verifier.provider.accepted)
 
-    def _ungated(self, message: Message, further: _Further) -> Steps[Answer]:
+    def _ungated(self, message: Message, further: _Further, threaded: bool) -> Steps[Answer]:
         """The whole message to the handler, as often as it comes."""
         arguments, named = further
         try:
-            result = yield Handle(partial(self.handler, message, *arguments, **named))
+            run = partial(self.handler, message, *arguments, **named)
+            result = yield Handle(run, threaded)
         except Exception:
             logger.exception("the handler failed for %r", message.key)
             return problem(500, "handler_failed")
@@ -183,7 +186,7 @@ class Receiver:
         if not isinstance(claim, Claimed):
             return self._unclaimed(claim, part)
         try:
-            answer = self._answer((yield Handle(partial(run, claim.token))))
+            answer = self._answer((yield Handle(partial(run, claim.token), threaded)))
         except BaseException as error:
             failed = isinstance(error, Exception)
             # A thread can't be stopped and may still have its effect: its claim has to lapse.

@@ -25,11 +25,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from receiver.call import Call
 from receiver.database import Database
-from receiver.gate import DEFAULT_LEASE, DEFAULT_TTL, stored_key
+from receiver.errors import GateError
+from receiver.gate import DEFAULT_LEASE, DEFAULT_TTL, stored_key, stored_text
 from receiver.inboxsql import InboxSql, inbox_table
 from receiver.receipt import DeadLetter
 from receiver.statements import metadata
-from receiver.store import GateError, Steps
+from receiver.store import Steps
+from receiver.windows import Window, check_memory
+from wire.contract import Contract
 
 __all__ = ["DEFAULT_DELAYS", "Added", "Handler", "Inbox", "InboxMessage", "metadata"]
 
@@ -113,8 +116,11 @@ class Inbox:
     `engine` is synchronous or asynchronous, and so are the calls (``.run()`` or ``await``).
     `lease` and `ttl` are seconds: how long a dead worker's message waits for another, and how
     long a finished message is remembered (`purge` deletes it after that). `delays` are the
-    seconds between attempts; after the last one the message is parked. `clock` returns unix
-    seconds; without it the database's clock counts.
+    seconds between attempts; after the last one the message is parked. `sender`, a provider's name,
+    a `Window` or the contract of a Surehook service, is whose repeats the ttl must outlive. `clock`
+    returns unix seconds; without it the database's clock counts.
+
+    Raises `GateError` for settings that can't work, `ConfigurationError` for too short a memory.
     """
 
     def __init__(
@@ -124,10 +130,13 @@ class Inbox:
         lease: float = DEFAULT_LEASE,
         ttl: float = DEFAULT_TTL,
         delays: Iterable[float] = DEFAULT_DELAYS,
+        sender: str | Window | Contract | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if lease <= 0 or ttl <= 0:
             raise GateError("lease and ttl must be above 0 seconds")
+        if sender is not None:
+            check_memory(ttl, sender)
         self.database = Database(engine)
         self.sql = InboxSql(engine.dialect, self.database.family)
         self.lease = lease
@@ -158,30 +167,30 @@ class Inbox:
 
         def register(handler: H) -> H:
             for name in types:
-                if name in self._handlers:
+                if stored_text(name) in self._handlers:
                     raise GateError(f"event type {name!r} has a handler already")
-                self._handlers[name] = Registration(handler, transactional)
+                self._handlers[stored_text(name)] = Registration(handler, transactional)
             return handler
 
         return register
 
     def registered(self, event_type: str) -> Registration | None:
         """The handler of an event type, or that of ``"*"``."""
-        return self._handlers.get(event_type) or self._handlers.get("*")
+        return self._handlers.get(stored_text(event_type)) or self._handlers.get("*")
 
     def add(self, message: _Delivery) -> Call[list[Added]]:
         """Store a verified delivery: one insert for each message in it. Then answer 202."""
         several = len(message.parts) > 1
+        event_type = stored_text(message.type or "")
         return self._call(
             self._store(
                 [
                     {
                         "key": stored_key(part.key),
                         "fingerprint": part.fingerprint,
-                        "event_type": message.type or "",
-                        "body": json.dumps(part.data, ensure_ascii=False).encode()
-                        if several
-                        else message.body,
+                        "event_type": event_type,
+                        # ASCII only: an escaped lone surrogate has no UTF-8.
+                        "body": json.dumps(part.data).encode() if several else message.body,
                     }
                     for part in message.parts
                 ]
@@ -198,7 +207,7 @@ class Inbox:
                     {
                         "key": stored_key(key),
                         "fingerprint": fingerprint,
-                        "event_type": event_type,
+                        "event_type": stored_text(event_type),
                         "body": body,
                     }
                 ]

@@ -16,10 +16,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from receiver.errors import GateError
 from receiver.gate import error_text
 from receiver.inbox import Handler, Inbox, InboxMessage, Registration
 from receiver.inboxsql import Row
-from receiver.store import GateError
 
 _log = logging.getLogger("surehook.receiver.inbox")
 

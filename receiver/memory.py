@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from datetime import UTC, datetime
 
+from receiver.errors import GateError, StoreFullError
 from receiver.receipt import (
     CLAIMED,
     DONE,
@@ -21,7 +22,7 @@ from receiver.receipt import (
     attempts_after,
     verdict,
 )
-from receiver.store import GateError, Steps, Store, StoreFullError
+from receiver.store import Steps, Store
 
 _log = logging.getLogger("surehook.receiver")
 

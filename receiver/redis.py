@@ -18,9 +18,10 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from receiver.errors import GateError
 from receiver.receipt import Claimed, ClaimResult, DeadLetter, Done, InProgress, Mismatch, Parked
 from receiver.scripts import CLAIM, COMPLETE, EXTEND, RELEASE, REVIVE, Script
-from receiver.store import GateError, Steps, Store
+from receiver.store import Steps, Store
 
 
 class RedisStore:

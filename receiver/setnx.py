@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
+from receiver.errors import GateError
 from receiver.receipt import (
     CLAIMED,
     DONE,
@@ -19,7 +20,7 @@ from receiver.receipt import (
     Receipt,
     verdict,
 )
-from receiver.store import GateError, Steps, Store
+from receiver.store import Steps, Store
 
 
 class SetNxClient(Protocol):

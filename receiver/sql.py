@@ -22,10 +22,11 @@ from sqlalchemy.orm import Session
 
 from receiver.call import Call
 from receiver.database import Database
+from receiver.errors import GateError
 from receiver.receipt import CLAIMED, DONE, FREE, PARKED, ClaimResult, DeadLetter
 from receiver.sqlclaim import claim_on, fail_on
 from receiver.statements import metadata, receipts, statements_for
-from receiver.store import GateError, Steps, Store
+from receiver.store import Steps, Store
 
 __all__ = ["SqlStore", "metadata", "receipts"]
 

@@ -1,4 +1,4 @@
-"""What a gate needs of a store, and the errors of both."""
+"""What a gate needs of a store."""
 
 from __future__ import annotations
 
@@ -6,24 +6,12 @@ from collections.abc import Generator
 from typing import Any, Protocol, TypeVar
 
 from receiver.receipt import ClaimResult, DeadLetter
-from wire.errors import SurehookError
 
 T = TypeVar("T")
 
 Steps = Generator[Any, Any, T]
 """One operation of a store. It yields what its client returned, a value or an awaitable, and is
 sent the value: ``reply = yield client.get(key)`` works with a client of either kind."""
-
-
-class GateError(SurehookError):
-    """The gate or its store was set up or called in a way that can't work."""
-
-
-class StoreFullError(GateError):
-    """The memory store holds ``max_entries`` receipts and none of them may be forgotten.
-
-    Answer 503: the delivery can be tried again.
-    """
 
 
 class Store(Protocol):

@@ -104,6 +104,11 @@ class Verifier:
         if self.tolerance <= timedelta(0):
             raise ConfigurationError("tolerance must be above 0")
 
+    @property
+    def scope(self) -> str:
+        """What stands before the ids of this verifier's messages to make their keys."""
+        return scoped(self.source, self.endpoint)
+
     @classmethod
     def standard(
         cls,
@@ -240,8 +245,7 @@ class Verifier:
             form=asked or request.is_form,
         )
         reply = self._challenge(message)
-        scope = scoped(self.source, self.endpoint)
-        parts = self.keys.parts(scope, message.headers, message.body, lambda: message.content)
+        parts = self.keys.parts(self.scope, message.headers, message.body, lambda: message.content)
         if reply is None:
             self._expect(message)
         return message.with_parts(parts, reply)

@@ -57,7 +57,7 @@ async def read_feed(
     rows = await context.read(load)
     shown = rows[: where.limit]
     cursor = f'"{write_cursor(shown[-1]["id"])}"' if len(rows) > where.limit else "null"
-    items = b",".join(with_body(_show(row), row["body"]) for row in shown)
+    items = b",".join(with_body(_show(row), row["body"], encoded=where.base64) for row in shown)
     content = b'{"items":[%b],"next_cursor":%b}' % (items, cursor.encode())
     return Response(content, media_type="application/json")
 

@@ -9,13 +9,14 @@ from typing import NoReturn
 from pydantic import BaseModel
 
 
-def with_body(shown: BaseModel, body: bytes) -> bytes:
+def with_body(shown: BaseModel, body: bytes, *, encoded: bool = False) -> bytes:
     """Return the JSON of ``shown`` with the members ``body`` and ``body_base64`` filled.
 
-    A body that is JSON stands in the document as it is; another one goes in as base64.
+    A body that is JSON stands in the document as it is; another one, or with ``encoded`` any,
+    goes in as base64.
     """
     head = shown.model_dump_json(exclude={"body", "body_base64"})[:-1].encode()
-    if _is_json(body):
+    if not encoded and _is_json(body):
         return b'%b,"body_base64":null,"body":%b}' % (head, body)
     other = json.dumps(base64.b64encode(body).decode()).encode()
     return b'%b,"body_base64":%b,"body":null}' % (head, other)

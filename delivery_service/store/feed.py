@@ -24,7 +24,8 @@ def page(
 ) -> list[dict[str, Any]]:
     """Return up to ``limit`` deliveries of an endpoint with their bodies, oldest first.
 
-    ``undelivered``: only those that are not delivered, by push or by pull.
+    ``undelivered``: only those that are not delivered, by push or by pull. Events whose body was
+    deleted are left out: nobody can handle them any more.
     """
     query = (
         select(
@@ -38,7 +39,7 @@ def page(
             events.c.body,
         )
         .join(events, events.c.id == deliveries.c.event_id)
-        .where(deliveries.c.endpoint_id == endpoint_id)
+        .where(deliveries.c.endpoint_id == endpoint_id, events.c.body_deleted_at.is_(None))
         .order_by(deliveries.c.id)
         .limit(limit)
     )

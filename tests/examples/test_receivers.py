@@ -7,10 +7,12 @@ once more after success is a 2xx and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import hmac
 import json
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,6 +38,7 @@ META = {
     ],
 }
 RETRYABLE = {409, 500, 503}
+DJANGO = {"SHOPIFY_SECRET": "hush", "DJANGO_SECRET_KEY": "only for tests"}
 
 
 def standard(name: str, body: bytes = BODY) -> httpx.Request:
@@ -48,6 +51,17 @@ def standard(name: str, body: bytes = BODY) -> httpx.Request:
     return httpx.Request("POST", "http://x", headers=headers, content=body)
 
 
+def shopify(name: str) -> httpx.Request:
+    body = b'{"id":820982911946154508}'
+    signature = base64.b64encode(hmac.new(b"hush", body, hashlib.sha256).digest()).decode()
+    headers = {
+        "x-shopify-hmac-sha256": signature,
+        "x-shopify-topic": "orders/create",
+        "x-shopify-webhook-id": name,
+    }
+    return httpx.Request("POST", "http://x", headers=headers, content=body)
+
+
 def relayed(content: Any) -> httpx.Request:
     body = json.dumps(content).encode()
     signature = "sha256=" + hmac.new(b"app secret", body, hashlib.sha256).hexdigest()
@@ -56,23 +70,25 @@ def relayed(content: Any) -> httpx.Request:
     )
 
 
+def command(module: str, port: int) -> tuple[str, ...]:
+    """How an example's documentation says that it is run."""
+    if "flask" in module:
+        return ("flask", "--app", module, "run", "--port", str(port))
+    name = "application" if "django" in module else "app"
+    return ("uvicorn", f"{module}:{name}", "--port", str(port), "--log-level", "warning")
+
+
 @contextlib.contextmanager
 def served(
-    processes: Processes, module: str, path: str, env: dict[str, str]
+    processes: Processes, module: str, path: str, env: dict[str, str], number: int = 2
 ) -> Iterator[list[str]]:
-    """Two processes of an example; gives the URL of its path at each."""
-    urls = []
-    settings = {"WEBHOOK_SECRET": SECRET, "APP_SECRET": "app secret", **env}
-    for _ in range(2):
-        port = free_port()
-        if "flask" in module:
-            command = ("flask", "--app", module, "run", "--port", str(port))
-        else:
-            command = ("uvicorn", f"{module}:app", "--port", str(port), "--log-level", "warning")
-        process = processes.python(*command, env=settings)
+    """Processes of an example; gives the URL of its path at each."""
+    settings = {"WEBHOOK_SECRET": SECRET, "APP_SECRET": "app secret", **DJANGO, **env}
+    ports = [free_port() for _ in range(number)]
+    started = [processes.python(*command(module, port), env=settings) for port in ports]
+    for process, port in zip(started, ports, strict=True):
         process.wait_for(lambda port=port: accepts(port))
-        urls.append(f"http://127.0.0.1:{port}{path}")
-    yield urls
+    yield [f"http://127.0.0.1:{port}{path}" for port in ports]
 
 
 async def fire(urls: list[str], request: httpx.Request, number: int) -> list[httpx.Response]:
@@ -80,7 +96,7 @@ async def fire(urls: list[str], request: httpx.Request, number: int) -> list[htt
     async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=60)) as client:
         return await asyncio.gather(
             *[
-                client.post(urls[n % 2], headers=request.headers, content=request.content)
+                client.post(urls[n % len(urls)], headers=request.headers, content=request.content)
                 for n in range(number)
             ]
         )
@@ -199,6 +215,19 @@ async def test_idempotent_flask(processes: Processes, database: str) -> None:
         assert (await fire(urls, nameless, 1))[0].status_code in {400, 401}
 
 
+async def test_django_shop(processes: Processes, database: str) -> None:
+    env = {"DATABASE_URL": database}
+    with (
+        counted(database, "orders", "number BIGINT, message VARCHAR(255)") as effects,
+        served(processes, "examples.django_shop", "/hooks/shopify", env) as urls,
+    ):
+        await check(urls, shopify("b54557e4"), effects)
+        forged = shopify("b54557e5")
+        forged.headers["x-shopify-hmac-sha256"] = "AAAA"
+        assert [answer.status_code for answer in await fire(urls, forged, 1)] == [401]
+        assert effects() == 1
+
+
 async def test_relay_receiver(processes: Processes, database: str) -> None:
     with (
         counted(database, "replies", "message VARCHAR(255)") as effects,
@@ -209,3 +238,43 @@ async def test_relay_receiver(processes: Processes, database: str) -> None:
         messages = regrouped["entry"][0]["changes"][0]["value"]["messages"]
         messages[:] = [{"id": "wamid.2"}, {"id": "wamid.3"}]
         await check(urls, relayed(regrouped), effects, 3)
+
+
+async def test_g12_what_was_answered_2xx_outlives_the_server(
+    processes: Processes, redis_url: str, tmp_path: Path
+) -> None:
+    """Each example has its effect, or has stored the body, before it answers."""
+    durable = {
+        "kv_gate_fastapi": ("/hooks/orders", standard("dlv_1"), ""),
+        "ledger": ("/hooks", standard("dlv_1"), "entries (number PRIMARY KEY, message, cents)"),
+        "idempotent_flask": ("/hooks", standard("dlv_1"), "charges (message)"),
+        "relay_receiver": ("/hooks", relayed(META), "replies (message)"),
+        "django_shop": ("/hooks/shopify", shopify("b54557e4"), "orders (number, message)"),
+        "inbox_worker": ("/hooks", standard("dlv_1"), "paid (message)"),
+    }
+    with contextlib.ExitStack() as stack:
+        urls = {}
+        for name, (path, _, table) in durable.items():
+            file = tmp_path / f"{name}.sqlite3"
+            env = {"DATABASE_URL": f"sqlite:///{file}", "REDIS_URL": redis_url}
+            if table:
+                with contextlib.closing(sqlite3.connect(file)) as connection:
+                    connection.execute(f"CREATE TABLE {table}")
+            started = served(processes, f"examples.{name}", path, env, 1)
+            urls[name] = stack.enter_context(started)
+        answers = {name: (await fire(urls[name], durable[name][1], 1))[0] for name in durable}
+        processes.kill_all()
+    assert all(answer.is_success for answer in answers.values()), answers
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.lrange("shipped", 0, -1) == [BODY]
+    for name, (_, _, table) in durable.items():
+        if name == "inbox_worker":
+            assert stored(tmp_path, name, "SELECT body FROM surehook_inbox") == [(BODY,)]
+        elif table:
+            effects = stored(tmp_path, name, f"SELECT message FROM {table.partition(' ')[0]}")
+            assert len(effects) == (2 if name == "relay_receiver" else 1), name
+
+
+def stored(folder: Path, name: str, query: str) -> list[Any]:
+    with contextlib.closing(sqlite3.connect(folder / f"{name}.sqlite3")) as connection:
+        return connection.execute(query).fetchall()

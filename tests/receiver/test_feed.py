@@ -71,21 +71,22 @@ class Service:
 
     def page(self, query: dict[str, list[str]]) -> dict[str, Any]:
         self.pages.append(query)
-        after, limit = query.get("after", [""])[0], int(query["limit"][0])
+        after, limit = query.get("cursor", [""])[0], int(query["limit"][0])
         names = [name for name in self.order if name > after and name in self.missed]
         return {
-            "data": [self.entry(name) for name in names[:limit]],
+            "items": [self.entry(name) for name in names[:limit]],
             "next_cursor": names[limit - 1] if len(names) > limit else None,
         }
 
     def entry(self, name: str) -> dict[str, Any]:
-        entry = {"delivery_id": name, "event_id": "evt_1", "type": "a.b", "attempt": 3}
-        try:
-            entry["body"] = self.missed[name].decode()
-        except UnicodeDecodeError:
-            entry["body"] = base64.b64encode(self.missed[name]).decode()
-            entry["body_encoding"] = "base64"
-        return entry
+        body = base64.b64encode(self.missed[name]).decode()
+        return {
+            "delivery": name,
+            "event": "evt_1",
+            "event_type": "a.b",
+            "attempts": 3,
+            "body_base64": body,
+        }
 
     def close(self) -> None:
         self.server.shutdown()
@@ -255,10 +256,10 @@ def test_no_connection_is_tried_again_then_an_error(pauses: list[float]) -> None
 @pytest.mark.parametrize(
     "answer",
     [
-        b"", b"[]", b"{}", b"null", b"nope", b'{"data":1}', b'{"data":[1]}', b'{"data":[{}]}',
-        b'{"data":[{"delivery_id":"d","type":"t","body":1}]}',
-        b'{"data":[{"delivery_id":"d","type":"t","body":"!","body_encoding":"base64"}]}',
-        b'{"data":[{"delivery_id":1,"type":"t","body":"x"}]}', b"[" * 100_000, b"\xff",
+        b"", b"[]", b"{}", b"null", b"nope", b'{"items":1}', b'{"items":[1]}', b'{"items":[{}]}',
+        b'{"items":[{"delivery":"d","event_type":"t","body_base64":1}]}',
+        b'{"items":[{"delivery":"d","event_type":"t","body_base64":"!"}]}',
+        b'{"items":[{"delivery":1,"event_type":"t","body_base64":""}]}', b"[" * 100_000, b"\xff",
     ],
 )  # fmt: skip
 def test_odd_answers_are_feed_errors(answer: bytes, respx_mock: respx.MockRouter) -> None:
@@ -269,7 +270,7 @@ def test_odd_answers_are_feed_errors(answer: bytes, respx_mock: respx.MockRouter
 
 def test_a_cursor_that_stands_still_ends(respx_mock: respx.MockRouter) -> None:
     respx_mock.get("https://hooks.example/v1/endpoints/ep_1/feed").respond(
-        json={"data": [], "next_cursor": "c"}
+        json={"items": [], "next_cursor": "c"}
     )
     with httpx.Client(base_url="https://hooks.example") as http:
         assert list(MissedEvents(http, "ep_1", after="c")) == []

@@ -395,6 +395,23 @@ def test_g09_the_events_own_time_tells_an_older_one_that_arrives_last(gate: Gate
     assert stored["state"] == "new"
 
 
+def test_a_coroutine_that_a_plain_handler_gives_is_run_or_refused_never_dropped(
+    gate: Gate,
+) -> None:
+    effects, sample = Effects(), samples.standard()
+
+    async def effect(message: Message) -> None:
+        effects(message)
+
+    # A lambda, because a function that is async by itself is recognised as such.
+    receiver = receiver_of(sample, gate, lambda message: effect(message))  # noqa: PLW0108
+    assert run_sync(receiver, request_of(sample)).status == 500
+    assert effects.ids == []
+    assert run_async(receiver, request_of(sample)).status == 200
+    assert len(effects.ids) == 1
+    assert run_sync(receiver, request_of(sample)).status == 200
+
+
 def test_settings_that_can_not_work(gate: Gate) -> None:
     verifier = Verifier.github("hush")
     for arguments, settings in (

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from receiver.gate import GateError
+from receiver.errors import ConfigurationError
 from receiver.inbox import Inbox, InboxMessage
 from receiver.inboxworker import InboxWorker
 from receiver.testing import FakeClock
@@ -122,6 +122,58 @@ async def test_fifty_additions_at_once_store_one(inboxes: Callable[..., Inbox]) 
     results = await asyncio.gather(*[inbox.add(delivery("a")) for _ in range(50)])
     outcomes = [added.outcome for (added,) in results]
     assert (outcomes.count("new"), outcomes.count("duplicate")) == (1, 49)
+
+
+@on_every_database
+async def test_escaped_surrogates_and_nul_are_stored_and_handled(
+    inboxes: Callable[..., Inbox],
+) -> None:
+    """What JSON can escape, UTF-8 and PostgreSQL's text can't hold: never a 500 for ever."""
+    inbox, seen = inboxes(), []
+    inbox.handler("odd\x00\udc00")(seen.append)
+    inbox.handler("*")(print)
+    parts = tuple(Part(f"k{n}\x00\ud800", str(n), {"s": f"{n}\ud800\x00é"}) for n in range(2))
+    for outcome in ("new", "duplicate"):
+        added = await inbox.add(Delivery(b"[]", parts, "odd\x00\udc00"))
+        assert [each.outcome for each in added] == [outcome] * 2
+    await inbox.put("plain", b"{}", event_type="odd\x00\udc00")
+    async with working(inbox):
+        await finished(inbox)
+    assert await inbox.dead_letters() == []
+    texts = sorted(message.json()["s"] for message in seen if message.key != "plain")
+    assert texts == ["0\ud800\x00é", "1\ud800\x00é"]
+    assert len(seen) == 3
+
+
+@on_every_database
+async def test_a_late_worker_changes_nothing_about_its_successors_message(
+    inboxes: Callable[..., Inbox],
+) -> None:
+    clock = FakeClock()
+    inbox = inboxes(clock=clock)
+    await inbox.put("a", b"")
+    assert len(await _claim(inbox, "late")) == 1
+    clock.advance(60)
+    assert len(await _claim(inbox, "successor")) == 1
+    late = {"key": "a", "token": "late", "delay": 0, "given_back": 0, "error": "x", "lease": 1}
+    for change in ("complete", "retry", "park", "extend"):
+        assert not await _change(inbox, change, late), f"{change} with a token that holds nothing"
+        assert await _row(inbox, "a") == "successor", f"{change} took the message away"
+        assert (await inbox.pending())[0] == 1, f"{change} ended the message"
+    assert await _claim(inbox, "third") == [], "the successor's lease has been changed"
+    assert await _change(inbox, "complete", {**late, "token": "successor"})
+    assert (await inbox.pending())[0] == 0
+
+
+async def _claim(inbox: Inbox, token: str) -> list[Any]:
+    result = inbox.database.run(lambda c: inbox.sql.claim(c, token, 1, 60_000, inbox.now()))
+    return await result if not inbox.database.blocking else result
+
+
+async def _change(inbox: Inbox, name: str, values: dict[str, Any]) -> bool:
+    given = {**values, "now": inbox.now()}
+    result = inbox.database.run(lambda c: inbox.sql.change(c, name, given))
+    return await result if not inbox.database.blocking else result
 
 
 @on_every_database
@@ -272,10 +324,7 @@ async def test_f22_message_that_kills_its_worker_is_parked(inboxes: Callable[...
     inbox.handler("*")(print)
     await inbox.put("a", b"")
     for _ in range(2):
-        now = inbox.now()
-        claim = inbox.database.run(lambda c, now=now: inbox.sql.claim(c, "t" * 32, 1, 60_000, now))
-        rows = await claim if not inbox.database.blocking else claim
-        assert len(rows) == 1
+        assert len(await _claim(inbox, "t" * 32)) == 1
         clock.advance(60)
     async with working(inbox):
         await finished(inbox)
@@ -435,9 +484,10 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Any) -> None:
         lambda: Inbox(engine, lease=0),
         lambda: Inbox(engine, ttl=0),
         lambda: Inbox(engine, delays=[-1]),
+        lambda: Inbox(engine, sender="stripe"),
         lambda: InboxWorker(inbox, concurrency=0),
         lambda: InboxWorker(inbox, poll=0),
     ):
-        with pytest.raises(GateError):
+        with pytest.raises(ConfigurationError):
             wrong()
     engine.dispose()

@@ -26,6 +26,10 @@ class FeedParameters(PageParameters):
     undelivered: bool = Field(
         default=False, description="Whether to leave out what was delivered or acknowledged."
     )
+    base64: bool = Field(
+        default=False,
+        description="Whether to give every body as base64: its exact bytes survive any parser.",
+    )
 
 
 class FeedItem(Shown):
@@ -41,8 +45,12 @@ class FeedItem(Shown):
     attempts: int
     created_at: UtcMoment
     content_type: str
-    body: Any = Field(description="The body, exactly as sent, if it is JSON; else null.")
-    body_base64: str | None = Field(description="The body, if it is not JSON.")
+    body: Any = Field(
+        description="The body, exactly as sent, if it is JSON and base64 is not asked for."
+    )
+    body_base64: str | None = Field(
+        description="The body, if it is not JSON or `base64` is set; else null."
+    )
 
 
 class FeedPage(Shown):

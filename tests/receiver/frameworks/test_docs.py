@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/receive-webhooks.md run as they are printed, behind real servers."""
+"""The examples of the README and of the how-to page run as printed, behind real servers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,26 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from flask import Flask
 from sqlalchemy import create_engine, text
 
 from tests.receiver.frameworks.apps import configure_django, serve_asgi, serve_wsgi
 from tests.receiver.samples import WHSEC, base64_hmac
+from tests.receiver.test_feed import Service
 from tests.receiver.test_windows import CONTRACT, service
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "receive-webhooks.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "how-to" / "receive-webhooks.md"
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
+_, _, _README = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The receiver's side")
+COMMON, ASGI, FLASK, DJANGO = blocks(_README.partition("\n## ")[0])
 
 
 def example(containing: str) -> dict[str, Any]:
@@ -74,6 +86,55 @@ def test_the_django_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("dlv_1 invoice.paid") == 1
 
 
+def readme(block: str, **given: Any) -> dict[str, Any]:
+    """Run what the README's four blocks have in common, and one of them, in an application."""
+    names: dict[str, Any] = {"__name__": __name__, **given}
+    exec(compile(COMMON + block, "README.md", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("block", [ASGI, FLASK, DJANGO], ids=["asgi", "flask", "django"])
+def test_the_readmes_snippets_are_short_and_have_one_effect(
+    block: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len([line for line in block.splitlines() if line.strip()]) <= 6
+    if block is DJANGO:
+        configure_django()
+        from django.core.wsgi import get_wsgi_application
+        from django.urls import clear_url_caches, path
+
+        from tests.receiver.frameworks import urls
+
+        urls.urlpatterns[:] = readme(block, path=path)["urlpatterns"]
+        clear_url_caches()
+        serve, app = contextmanager(serve_wsgi), get_wsgi_application()
+    elif block is FLASK:
+        serve, app = contextmanager(serve_wsgi), Flask(__name__)
+        readme(block, app=app)
+    else:
+        serve, app = contextmanager(serve_asgi), FastAPI()
+        readme(block, app=app)
+    with serve(app) as url:
+        assert [post(url, "/hooks"), post(url, "/hooks")] == [200, 200]
+    assert capsys.readouterr().out.count("dlv_1 ") == 1
+
+
+def test_the_example_of_missed_events(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed = Service([b'{"n":1}', b'{"n":2}'])
+    try:
+        monkeypatch.setenv("SUREHOOK_URL", feed.url)
+        monkeypatch.setenv("HOOKS_KEY", "key")
+        monkeypatch.setenv("HOOKS_ENDPOINT", "ep_1")
+        drained = example("drained = feed.drain")["drained"]
+    finally:
+        feed.close()
+    assert drained.handled == 2
+    assert feed.missed == {}
+    assert "dlv_001 a.b {'n': 2}" in capsys.readouterr().out
+
+
 def test_the_contract_example(monkeypatch: pytest.MonkeyPatch) -> None:
     with service(200, json.dumps(CONTRACT.to_dict()).encode()) as url:
         monkeypatch.setenv("SUREHOOK_URL", url)
@@ -83,7 +144,7 @@ def test_the_contract_example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_inbox_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path / 'inbox.db'}")
-    names = example("receiver.inbox import Inbox")
+    names = example("inbox.create_table()")
     with contextmanager(serve_wsgi)(names["app"]) as server:
         assert [post(server, "/hooks/inbox"), post(server, "/hooks/inbox")] == [202, 202]
     assert names["inbox"].pending().run()[0] == 1

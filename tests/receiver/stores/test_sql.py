@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from receiver import sqlclaim
 from receiver.gate import Claimed, Done, Gate, GateError, InProgress, Mismatch, Parked
 from receiver.memory import MemoryStore
 from receiver.sql import SqlStore, metadata
@@ -161,6 +162,31 @@ def test_two_transactions_that_take_over_have_one_winner(engine: Engine) -> None
         results = list(threads.map(handle, range(10)))
     assert sum(isinstance(result, Claimed) for result in results) == 1
     assert results.count(Done(None)) == 9
+
+
+# MariaDB's reader holds the row's lock until it has swapped.
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_lease_extended_between_look_and_swap_is_not_taken_over(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    gate = Gate(SqlStore(engine), clock=clock)
+    holder = gate.claim("a").run()
+    assert isinstance(holder, Claimed)
+    clock.advance(gate.lease)
+    judge, judged = sqlclaim._take_over, []
+
+    def judge_late(*arguments: Any) -> Any:
+        judged.append(1)
+        if len(judged) == 1:
+            assert gate.extend("a", holder.token).run()
+        return judge(*arguments)
+
+    monkeypatch.setattr(sqlclaim, "_take_over", judge_late)
+    assert gate.claim("a").run() == InProgress(gate.lease), "a live lease was taken over"
+    assert len(judged) == 2, "it looked again"
+    assert gate.complete("a", holder.token, b"x").run(), "the holder has lost its claim"
+    assert gate.claim("a").run() == Done(b"x")
 
 
 @on_every_database
