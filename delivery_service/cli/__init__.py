@@ -18,6 +18,7 @@ from delivery_service.cli import (
 )
 from delivery_service.cli.config import config
 from delivery_service.cli.demo import demo
+from delivery_service.cli.doctor import doctor
 from delivery_service.cli.failing import Commands
 from delivery_service.cli.listening import listen
 from delivery_service.cli.status import status
@@ -55,6 +56,7 @@ for command in (
     events.publish,
     demo,
     status,
+    doctor,
     config,
     listen,
 ):
