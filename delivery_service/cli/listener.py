@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ async def serve(listener: Listener, host: str, port: int) -> None:
     """Receive until SIGTERM or SIGINT. Raises `CommandError` when it can't listen there."""
     app = web.Application(client_max_size=MOST_BODY)
     app.router.add_route("*", "/{path:.*}", listener.receive)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+    runner = web.AppRunner(app, access_log=None, logger=_one_line_log(), shutdown_timeout=2)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
@@ -50,6 +51,20 @@ async def serve(listener: Listener, host: str, port: int) -> None:
     finally:
         await runner.cleanup()
     typer.echo(f"{listener.count:,} requests, {len(listener.seen):,} deliveries.", err=True)
+
+
+def _one_line_log() -> logging.Logger:
+    """A log that tells a broken request in one line: aiohttp would print a traceback for it."""
+    log = logging.Logger("surehook.listen")
+    log.addHandler(_OneLine())
+    return log
+
+
+class _OneLine(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        fault = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage() if fault is None else f"{record.getMessage()}: {fault!r}"
+        typer.echo(plain(text), err=True)
 
 
 @dataclass
@@ -98,13 +113,13 @@ class Listener:
     ) -> None:
         shown: dict[str, Any] = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "request": f"{request.method} {request.raw_path}",
+            "request": _printable(f"{request.method} {request.raw_path}"),
             "verified": fault is None,
             "fault": fault,
             "answer": status,
             "repeat": repeat,
-            **named,
-            "content_type": request.content_type,
+            **{name: _printable(value) for name, value in named.items()},
+            "content_type": _printable(request.content_type),
             "body": body.decode(errors="replace"),
         }
         if self.as_json:
@@ -112,6 +127,11 @@ class Listener:
         else:
             _print_for_people(shown, self.verifying.checks)
         sys.stdout.flush()
+
+
+def _printable(text: str) -> str:
+    # aiohttp keeps bytes that are no UTF-8 as lone surrogates, which no terminal takes.
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 _LINES: Sequence[str] = ("id", "event_type", "event_id", "attempt", "timestamp")

@@ -86,7 +86,6 @@ def _claimed(loaded: Loaded, data: object) -> Claimed:
         status="pending",
         attempts=0,
         attempts_before=0,
-        created_at=loaded.at,
         body=encode_event(event_id, EVENT_TYPE, loaded.at, data),
         content_type="application/json",
         trace_context=None,
