@@ -13,7 +13,6 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
-from sqlalchemy.exc import DBAPIError
 
 from delivery_service.cli.failing import CommandError, explained
 from delivery_service.cli.lengths import length_of, spoken
@@ -60,7 +59,11 @@ def status(
         else:
             console().print(_page(found))
 
-    in_database(work)
+    try:
+        in_database(work)
+    except KeyboardInterrupt:
+        if not watch:  # otherwise it is how it ends
+            raise
 
 
 async def _watch(
@@ -70,8 +73,11 @@ async def _watch(
         # The database may well be what is wrong tonight: then that is shown, for as long as it is.
         try:
             return await database.read(overview, settings, window)
-        except (DBAPIError, OSError) as error:
-            return {"problems": [explained(error) or str(error)]}
+        except Exception as error:
+            message = explained(error)
+            if message is None:
+                raise
+            return {"problems": [message]}
 
     if as_json or not sys.stdout.isatty():
         while True:

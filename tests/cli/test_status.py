@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_open_circuits_come_first_and_urls_lose_their_query(operator: Operator) 
 def test_watch_prints_json_lines_until_it_is_stopped(operator: Operator) -> None:
     process = operator.start("status", "--watch", "--every", "0.1", "--json")
     wait_until(lambda: process.output.count("\n") >= 3, deadline=60)
-    process.terminate()
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 0, process.output
     lines = [line for line in process.output.splitlines() if line.startswith("{")]
     assert len(lines) >= 3
     assert "no worker was ever seen" in json.loads(lines[0])["problems"][0]
