@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from delivery_service.store import activity, workers
 from sender import tables as t
 from sender.types import later
 from tests.cli.conftest import Operator
+from tests.support.ports import HOST
+from tests.support.proxy import Proxy
 from tests.support.receiver import Answer, Receiver
 from tests.support.tables import statements
 from tests.support.waiting import wait_until
@@ -169,3 +172,22 @@ def test_f25_counts_are_bounded(operator: Operator) -> None:
             assert activity.waiting(connection, ["ep_x", "ep_y"], 20) == {"ep_x": 20, "ep_y": 0}
     assert (ahead.in_flight, ahead.scheduled, ahead.more) == (0, 20, True)
     assert all("LIMIT" in statement for statement in seen)
+
+
+def test_watch_outlives_the_loss_of_the_database_server(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if operator.settings.is_sqlite:
+        pytest.skip("a file has no server to lose")
+    url = make_url(os.environ["SUREHOOK_DATABASE_URL"])
+    assert url.port is not None
+    with Proxy(url.port) as proxy:
+        through = url.set(host=HOST, port=proxy.port).render_as_string(hide_password=False)
+        process = operator.start(
+            "status", "--watch", "--every", "0.1", "--json", SUREHOOK_DATABASE_URL=through
+        )
+        wait_until(lambda: '"queue"' in process.output, deadline=60)
+    process.wait_for(r"\"problems\": \[\"database_url: ", deadline=60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 0, process.output
+    assert "Traceback" not in process.output
