@@ -108,23 +108,24 @@ async def _handshake(
     host: str, place: str, connected: socket.socket, context: ssl.SSLContext
 ) -> Finding:
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            _, writer = await asyncio.open_connection(
-                sock=connected.dup(), ssl=context, server_hostname=host
-            )
+        version, ends = await asyncio.to_thread(_shake_hands, host, connected, context)
     except TimeoutError:
         return failure("TLS", f"{place}: no handshake within {CONNECT_TIMEOUT:g} s")
     except ssl.SSLCertVerificationError as error:
         return failure("TLS", f"{place}: the certificate is not accepted: {error.verify_message}")
     except (ssl.SSLError, OSError) as error:
         return failure("TLS", f"{place}: {getattr(error, 'reason', None) or error}")
-    try:
-        handshake = writer.get_extra_info("ssl_object")
-        version = handshake.version()
-        ends = ssl.cert_time_to_seconds(str(handshake.getpeercert()["notAfter"]))
-    finally:
-        writer.transport.abort()
     end = datetime.fromtimestamp(ends, UTC)
     left = end - datetime.now(UTC)
     said = f"{place}: {version}, certificate valid until {end:%Y-%m-%d} ({left.days} days)"
     return warning("TLS", f"{said}: renew it") if left < SOON else ok("TLS", said)
+
+
+def _shake_hands(
+    host: str, connected: socket.socket, context: ssl.SSLContext
+) -> tuple[str | None, float]:
+    """Return the version of TLS and the end of the certificate, in Unix seconds."""
+    connected.settimeout(CONNECT_TIMEOUT)
+    with context.wrap_socket(connected, server_hostname=host) as secured:
+        certificate = secured.getpeercert() or {}
+        return secured.version(), ssl.cert_time_to_seconds(str(certificate["notAfter"]))
