@@ -188,7 +188,7 @@ def test_f27_idle_transactions_are_found_and_their_time_limit_asked_for(
     with operator.engine.begin() as connection:
         database = connection.scalar(text("SELECT current_database()"))
         connection.execute(text(f"ALTER DATABASE \"{database}\" SET {name} = '60s'"))
-    assert about(looked(operator), name)[0] == {"about": name, "level": "ok", "text": "1min"}
+    assert about(looked(operator), name)[0] == {"about": name, "level": "ok", "text": "60s"}
     monkeypatch.setattr(database_checks, "LONG_TRANSACTION", 0)
     with psycopg.connect(url, application_name="nightly-report") as forgotten:
         forgotten.execute("SELECT 1")

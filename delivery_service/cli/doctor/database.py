@@ -27,7 +27,7 @@ long as it lasts (one idle snapshot took a queue from 7,400 to 581 transactions/
 CLOCK_WARNING = timedelta(seconds=2)
 
 _SETTINGS = (
-    "server_version", "server_version_num", "idle_in_transaction_session_timeout", "fsync",
+    "server_version", "server_version_num", "fsync",
     "synchronous_commit", "autovacuum", "max_connections", "transaction_read_only",
     "statement_timeout",
 )  # fmt: skip
@@ -85,7 +85,7 @@ def _postgresql(connection: Connection, settings: Settings) -> Iterator[Finding]
         yield ok("version", version)
     if connection.scalar(text("SELECT pg_is_in_recovery()")):
         yield failure("database_url", "this is a read-only replica: name the primary")
-    yield from _idle(found)
+    yield from _idle(connection)
     yield from _durable(found)
     if found["autovacuum"] == "off":
         yield failure("autovacuum", "off: the queue's dead rows pile up; turn it on")
@@ -99,17 +99,27 @@ def _postgresql(connection: Connection, settings: Settings) -> Iterator[Finding]
     yield from _long_transactions(connection)
 
 
-def _idle(found: Any) -> Iterator[Finding]:
-    value = found["idle_in_transaction_session_timeout"]
-    if value == "0":
+def _idle(connection: Connection) -> Iterator[Finding]:
+    # Our own sessions have a limit in any case; what counts is everybody else's.
+    name = "idle_in_transaction_session_timeout"
+    value = connection.scalar(
+        text(
+            "SELECT split_part(entry, '=', 2) FROM pg_db_role_setting, unnest(setconfig) AS entry"
+            " WHERE setdatabase IN (0, (SELECT oid FROM pg_database"
+            " WHERE datname = current_database())) AND split_part(entry, '=', 1) = :name"
+            " ORDER BY setrole, setdatabase DESC LIMIT 1"
+        ),
+        {"name": name},
+    )
+    if value is None or value == "0":
         yield warning(
-            "idle_in_transaction_session_timeout",
-            "not set: one transaction that is forgotten open, anywhere in this database, slows the"
-            " queue down more and more. ALTER DATABASE … SET idle_in_transaction_session_timeout ="
-            " '60s'",
+            name,
+            "not set for this database: one transaction that is forgotten open, anywhere in it,"
+            f" slows the queue down more and more. ALTER DATABASE … SET {name} = '60s' (a value in"
+            " postgresql.conf can't be seen from here)",
         )
     else:
-        yield ok("idle_in_transaction_session_timeout", value)
+        yield ok(name, value)
 
 
 def _durable(found: Any) -> Iterator[Finding]:
