@@ -54,14 +54,7 @@ class Service:
     def worker(self, transport: Transport | None = None) -> Worker:
         """Make a worker, on aiohttp unless ``transport`` is given."""
         settings = self.settings
-        sending = Sending(
-            transport=transport or make_transport(settings),
-            targets=Targets(settings, self.sealer),
-            schedule=RetrySchedule.parse(settings.schedule),
-            rules=RetryRules(settings.retry_after_cap, settings.retry_jitter),
-            header_prefix=settings.header_prefix,
-            user_agent=USER_AGENT,
-        )
+        sending = self.sending(transport)
         health_rules = HealthRules(
             open_after=settings.circuit_open_after,
             first_pause=settings.circuit_first_pause,
@@ -71,6 +64,18 @@ class Service:
         tracer = AttemptTracer() if settings.tracing else None
         return Worker(
             settings, self.database, self.clock, sending, health_rules, self.metrics, tracer
+        )
+
+    def sending(self, transport: Transport | None = None) -> Sending:
+        """Make what attempts have in common, on aiohttp unless ``transport`` is given."""
+        settings = self.settings
+        return Sending(
+            transport=transport or make_transport(settings),
+            targets=Targets(settings, self.sealer),
+            schedule=RetrySchedule.parse(settings.schedule),
+            rules=RetryRules(settings.retry_after_cap, settings.retry_jitter),
+            header_prefix=settings.header_prefix,
+            user_agent=USER_AGENT,
         )
 
     def housekeeping(self) -> Housekeeping:

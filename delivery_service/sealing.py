@@ -16,6 +16,10 @@ from delivery_service.settings import Settings, SettingsError
 
 KEY_FILE_MODE = 0o600
 
+_NO_KEY = (
+    "a stored secret can't be decrypted: encryption_keys lacks the key that it was encrypted with"
+)
+
 
 class Sealer:
     """Encrypts with the first key, decrypts with any (so keys can be rotated)."""
@@ -28,12 +32,14 @@ class Sealer:
                 " `surehook keys encryption`, and keep it safe: without it no secret can be read"
             )
         try:
-            self._fernet = MultiFernet([Fernet(key) for key in keys])
+            each = [Fernet(key) for key in keys]
         except ValueError as error:
             raise SettingsError(
                 "encryption_keys: each key must be 32 bytes in URL-safe base64, as"
                 " `surehook keys encryption` makes them"
             ) from error
+        self._first = each[0]
+        self._fernet = MultiFernet(each)
 
     def seal(self, value: str) -> bytes:
         """Encrypt text."""
@@ -44,10 +50,7 @@ class Sealer:
         try:
             return self._fernet.decrypt(sealed).decode()
         except InvalidToken as error:
-            raise SettingsError(
-                "a stored secret can't be decrypted: encryption_keys lacks the key that it was"
-                " encrypted with"
-            ) from error
+            raise SettingsError(_NO_KEY) from error
 
     def seal_json(self, value: Any) -> bytes | None:
         """Encrypt a JSON value; nothing for an empty one."""
@@ -58,8 +61,20 @@ class Sealer:
         return None if sealed is None else json.loads(self.open(sealed))
 
     def reseal(self, sealed: bytes) -> bytes:
-        """Encrypt under the first key what any key can decrypt."""
-        return self._fernet.rotate(sealed)
+        """Encrypt under the first key what any key can decrypt. Raises `SettingsError` when none
+        of the keys fits."""
+        try:
+            return self._fernet.rotate(sealed)
+        except InvalidToken as error:
+            raise SettingsError(_NO_KEY) from error
+
+    def is_current(self, sealed: bytes) -> bool:
+        """Whether it is the first key that this was encrypted under."""
+        try:
+            self._first.decrypt(sealed)
+        except InvalidToken:
+            return False
+        return True
 
 
 def generate_encryption_key() -> str:

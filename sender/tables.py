@@ -27,6 +27,10 @@ from sender.types import Id, UtcDateTime
 
 PREFIX = "surehook_"
 
+SEALED = "surehook_sealed"
+"""Set in the ``info`` of columns that hold what is encrypted under the service's
+``encryption_keys``: `surehook secrets rotate-encryption` finds them by it."""
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -64,8 +68,8 @@ endpoints = Table(
     Column("max_in_flight", Integer),
     Column("rate_limit", Float),
     # Custom headers and TLS material may hold credentials: encrypted JSON.
-    Column("headers", LargeBinary),
-    Column("tls", LargeBinary),
+    Column("headers", LargeBinary, info={SEALED: True}),
+    Column("tls", LargeBinary, info={SEALED: True}),
     # Counts changes of anything above and of the secrets, so that a worker knows when what it
     # has parsed and decrypted is out of date.
     Column("version", Integer, nullable=False, server_default="1"),
@@ -98,7 +102,7 @@ secrets = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("endpoint_id", Id, nullable=False),
-    Column("ciphertext", LargeBinary, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False, info={SEALED: True}),
     Column("created_at", UtcDateTime, nullable=False),
     # Set when a newer secret replaced this one: it signs until then, beside the newer.
     Column("expires_at", UtcDateTime),

@@ -154,7 +154,7 @@ def _option(option: Any) -> str:
     default = "" if option.default in (None, False, "") else f"`{_enum(option.default)}`"
     if option.required:
         default = "required"
-    text = option.help or ""
+    text = (option.help or "").replace("customize", "customise")  # typer's own, of completion
     kind = option.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, Enum):
         text += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."

@@ -8,14 +8,20 @@ import typer
 
 from delivery_service.cli import (
     deliveries,
+    endpoint_care,
     endpoints,
     events,
     keys,
     migrating,
+    secrets,
     serving,
 )
+from delivery_service.cli.config import config
 from delivery_service.cli.demo import demo
+from delivery_service.cli.doctor import doctor
 from delivery_service.cli.failing import Commands
+from delivery_service.cli.listening import listen
+from delivery_service.cli.status import status
 from wire.version import VERSION
 
 app = typer.Typer(
@@ -23,7 +29,6 @@ app = typer.Typer(
     name="surehook",
     help="Send webhooks that arrive: signed, retried on a schedule, inspectable.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -50,11 +55,24 @@ for command in (
     migrating.migrate,
     events.publish,
     demo,
+    status,
+    doctor,
+    config,
+    listen,
 ):
     app.command()(command)
+for name, care in {
+    "show": endpoint_care.show,
+    "enable": endpoint_care.enable,
+    "disable": endpoint_care.disable,
+    "rotate": endpoint_care.rotate,
+    "test": endpoint_care.send_test,
+}.items():
+    endpoints.app.command(name)(care)
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(endpoints.app, name="endpoint")
 app.add_typer(keys.app, name="keys")
+app.add_typer(secrets.app, name="secrets")
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection
 
+from delivery_service.cli.auditing import note
 from delivery_service.cli.failing import CommandError
+from delivery_service.cli.lengths import moment_of
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
 from delivery_service.settings import Settings
-from delivery_service.store import attempts, deliveries
+from delivery_service.store import attempts, deliveries, events
 from delivery_service.store.database import Database
 from wire.ids import id_time
-from wire.schedule import RetrySchedule
 
 app = typer.Typer(help="Deliveries: one event to one endpoint.", no_args_is_help=True)
 
@@ -47,31 +48,52 @@ def list_(
     type_: Annotated[str | None, typer.Option("--type", help="Only this event type.")] = None,
     status: Annotated[Status | None, typer.Option(help="Only those in this state.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="Only those created within this time, such as `2h`.")
+        str | None,
+        typer.Option(help="Only those created since then: `2h` ago, or `2026-11-29T10:00:00Z`."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Only those created before then, in the same forms.")
     ] = None,
     limit: Limit = 50,
     before: Before = None,
     as_json: AsJson = False,
 ) -> None:
     """List deliveries, newest first."""
-    rows = in_database(
-        lambda database, _: database.read(
-            deliveries.page,
-            limit=limit,
-            before=before,
-            tenant_id=tenant,
-            endpoint_id=endpoint,
-            event_id=event,
-            event_type=type_,
-            status=status,
-            since=None if since is None else datetime.now(UTC) - _ago(since),
-        )
-    )
+    where: dict[str, Any] = {
+        "tenant_id": tenant,
+        "endpoint_id": endpoint,
+        "event_id": event,
+        "event_type": type_,
+        "status": status,
+        "since": moment_of("since", since),
+        "until": moment_of("until", until),
+    }
+
+    def work(connection: Connection) -> tuple[list[dict[str, Any]], str]:
+        rows = deliveries.page(connection, limit=limit, before=before, **where)
+        return rows, "" if rows else _none(connection, event)
+
+    rows, none = in_database(lambda database, _: database.read(work))
     shown = [_shown(row) for row in rows]
     if as_json:
         print_json(shown)
     else:
-        print_rows(shown, LISTED, none="There are no such deliveries.")
+        print_rows(shown, LISTED, none=none)
+
+
+def _none(connection: Connection, event_id: str | None) -> str:
+    """Say why there is nothing: "did it get that event" must not end in a shrug."""
+    if event_id is None:
+        return "There are no such deliveries."
+    event = events.get(connection, event_id)
+    if event is None:
+        return f"There is no event {event_id}: it was never committed, or retention removed it."
+    if deliveries.page(connection, limit=1, event_id=event_id):
+        return f"There are no such deliveries of {event_id}, but others."
+    return (
+        f"{event_id} ({event['type']} of tenant {event['tenant_id']}) has no deliveries: when it"
+        " was published, the tenant had no endpoint for that event type."
+    )
 
 
 @app.command()
@@ -95,7 +117,10 @@ def show(delivery_id: Id, as_json: AsJson = False) -> None:
 
 @app.command()
 def redeliver(delivery_ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
-    """Send deliveries again: same id, fresh schedule. A pending one is made due at once."""
+    """Send deliveries again: same id, fresh schedule. A pending one is made due at once.
+
+    Either all of them or, if that can't be, none.
+    """
 
     async def work(database: Database, settings: Settings) -> None:
         await database.write(_redeliver, delivery_ids, settings.replay_window)
@@ -105,8 +130,38 @@ def redeliver(delivery_ids: Annotated[list[str], typer.Argument(metavar="ID…")
         typer.echo(f"{delivery_id} is due now.")
 
 
-def _redeliver(connection: Connection, delivery_ids: list[str], window: timedelta) -> None:
+@app.command()
+def cancel(delivery_ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
+    """Cancel pending deliveries: no attempt starts any more; one in flight is let finish.
+
+    Either all of them or, if one is not pending, none. `redeliver` takes it back.
+    """
+    in_database(lambda database, _: database.write(_cancel, delivery_ids))
     for delivery_id in delivery_ids:
+        typer.echo(f"{delivery_id} is cancelled.")
+
+
+def _cancel(connection: Connection, delivery_ids: list[str]) -> None:
+    for delivery_id in dict.fromkeys(delivery_ids):
+        delivery = _get(connection, delivery_id)
+        if not deliveries.cancel(connection, delivery_id):
+            raise CommandError(f"{delivery_id} is not pending: it is {delivery['status']} already")
+        _note(connection, "delivery.cancelled", delivery, "cancelled")
+
+
+def _note(connection: Connection, action: str, delivery: dict[str, Any], status_after: str) -> None:
+    note(
+        connection,
+        action,
+        delivery["id"],
+        tenant_id=delivery["tenant_id"],
+        before={"status": delivery["status"], "reason": delivery["reason"]},
+        after={"status": status_after},
+    )
+
+
+def _redeliver(connection: Connection, delivery_ids: list[str], window: timedelta) -> None:
+    for delivery_id in dict.fromkeys(delivery_ids):
         delivery = _get(connection, delivery_id)
         if datetime.now(UTC) - id_time(delivery["event_id"]) > window:
             raise CommandError(
@@ -118,6 +173,7 @@ def _redeliver(connection: Connection, delivery_ids: list[str], window: timedelt
                 raise CommandError(f"{delivery_id} is being sent at this moment")
         elif not deliveries.redeliver(connection, [delivery_id]):
             raise CommandError(f"{delivery_id}: its endpoint is disabled or deleted")
+        _note(connection, "delivery.redelivered", delivery, "pending")
 
 
 def _get(connection: Connection, delivery_id: str) -> dict[str, Any]:
@@ -131,10 +187,3 @@ def _shown(delivery: dict[str, Any]) -> dict[str, Any]:
     hidden = {"undelivered", "attempts_before", "lease_token"}
     shown = {name: value for name, value in delivery.items() if name not in hidden}
     return {**shown, "in_flight": delivery["lease_token"] is not None}
-
-
-def _ago(text: str) -> timedelta:
-    delays = RetrySchedule.parse(text).delays
-    if len(delays) != 1:
-        raise CommandError(f"since: {text!r} is not one length of time, such as 2h or 30m")
-    return delays[0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from sqlalchemy import Connection
 
+from delivery_service.cli.auditing import note
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
 from delivery_service.net.guard import check_url
@@ -19,6 +20,8 @@ from delivery_service.store import endpoints, tenants
 from delivery_service.store.database import Database
 from sender.matching import check_patterns
 from sender.publish import check_tenant
+from sender.tables import SEALED
+from sender.tables import endpoints as endpoints_table
 from wire.errors import ProfileError, SecretError
 from wire.ids import DELIVERY, EVENT, new_id
 from wire.profiles import PROFILES, HeaderProfile, build_headers, check_profiles
@@ -28,7 +31,7 @@ from wire.secrets import Secret, generate_secret, parse_secret
 app = typer.Typer(help="Endpoints: where events are sent.", no_args_is_help=True)
 
 SHOWN = ("id", "tenant_id", "url", "event_types", "status", "circuit", "failures", "created_at")
-KEPT_BACK = ("headers", "tls", "version")
+KEPT_BACK = {"version", *(c.name for c in endpoints_table.c if c.info.get(SEALED))}
 
 
 class Status(StrEnum):
@@ -62,7 +65,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register an endpoint, and show its secret, once."""
-    chosen = _secret(secret)
+    chosen = chosen_secret(generate_secret() if secret is None else secret)
     values: dict[str, Any] = {
         "tenant_id": check_tenant(tenant),
         "description": description,
@@ -87,17 +90,20 @@ def _create(
     connection: Connection, values: dict[str, Any], secret: Secret, settings: Settings
 ) -> str:
     tenants.ensure(connection, values["tenant_id"])
-    tenant = tenants.get(connection, values["tenant_id"]) or {}
-    profiles = values["profiles"] or tenant.get("profiles") or settings.profiles
-    _check_signable(profiles, secret, settings)
+    check_signable(connection, values, secret, settings)
     sealed = sealer_for(settings).seal(secret.reveal())
-    return endpoints.create(connection, values, sealed)
+    endpoint_id = endpoints.create(connection, values, sealed)
+    after = {**values, "event_types": values["event_types"] or []}
+    note(connection, "endpoint.created", endpoint_id, tenant_id=values["tenant_id"], after=after)
+    return endpoint_id
 
 
-def _check_signable(
-    profiles: Sequence[str | dict[str, Any]], secret: Secret, settings: Settings
+def check_signable(
+    connection: Connection, values: Mapping[str, Any], secret: Secret, settings: Settings
 ) -> None:
     """Sign once for nothing: better refused now than failing at every attempt."""
+    tenant = tenants.get(connection, values["tenant_id"]) or {}
+    profiles = values["profiles"] or tenant.get("profiles") or settings.profiles
     build_headers(
         [PROFILES[p] if isinstance(p, str) else HeaderProfile.from_dict(p) for p in profiles],
         secrets=[secret],
@@ -112,9 +118,10 @@ def _check_signable(
     )
 
 
-def _secret(given: str | None) -> Secret:
+def chosen_secret(given: str) -> Secret:
+    """Return the secret, if it is one that can sign; raise `SecretError` if not."""
     try:
-        secret = parse_secret(generate_secret() if given is None else given)
+        secret = parse_secret(given)
         secret.sign(b"")  # a public key could not
     except SecretError as error:
         raise SecretError(f"secret: {error}") from None
@@ -146,6 +153,11 @@ def list_(
         )
     )
     if as_json:
-        print_json([{name: row[name] for name in row if name not in KEPT_BACK} for row in rows])
+        print_json([shown_endpoint(row) for row in rows])
     else:
         print_rows(rows, SHOWN, none="There are no endpoints; `surehook endpoint add` makes one.")
+
+
+def shown_endpoint(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is shown of an endpoint's row: all but what is sealed."""
+    return {name: row[name] for name in row if name not in KEPT_BACK}

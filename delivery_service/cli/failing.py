@@ -28,7 +28,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        message = _message(error)
+        message = explained(error)
         if message is None:
             raise
         typer.echo(f"surehook: {plain(message)}", err=True)
@@ -43,10 +43,11 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-def _message(error: BaseException) -> str | None:
+def explained(error: BaseException) -> str | None:
+    """Return the one line that tells a person of an error; None for what is our own fault."""
     if isinstance(error, BaseExceptionGroup):
         # One fault can end several tasks; the first is the one to tell.
-        return _message(error.exceptions[0])
+        return explained(error.exceptions[0])
     if isinstance(error, SurehookError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):

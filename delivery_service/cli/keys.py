@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from sqlalchemy import Connection
 
+from delivery_service.cli.auditing import note
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
@@ -32,11 +34,16 @@ def create(
 ) -> None:
     """Make an API key. It is shown once, and only its digest is stored."""
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
-    new = in_database(
-        lambda database, _: database.write(
-            keys.create, name=name, scope=scope, tenant_id=tenant, expires_at=expires_at
+
+    def work(connection: Connection) -> keys.NewKey:
+        new = keys.create(
+            connection, name=name, scope=scope, tenant_id=tenant, expires_at=expires_at
         )
-    )
+        after = {"name": name, "scope": scope.value}
+        note(connection, "key.created", new.id, tenant_id=tenant, after=after)
+        return new
+
+    new = in_database(lambda database, _: database.write(work))
     shown = {"id": new.id, "key": new.key, "scope": scope.value, "expires_at": expires_at}
     if as_json:
         print_json(shown)
@@ -59,7 +66,14 @@ def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> 
 @app.command()
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")]) -> None:
     """Revoke an API key for good."""
-    if not in_database(lambda database, _: database.write(keys.revoke, key_id)):
+
+    def work(connection: Connection) -> bool:
+        revoked = keys.revoke(connection, key_id)
+        if revoked:
+            note(connection, "key.revoked", key_id, tenant_id=None)
+        return revoked
+
+    if not in_database(lambda database, _: database.write(work)):
         raise CommandError(f"there is no API key {key_id} in force")
     typer.echo(f"{key_id} is revoked.")
 

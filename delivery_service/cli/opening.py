@@ -43,7 +43,7 @@ def in_database(work: Callable[[Database, Settings], Awaitable[T]]) -> T:
     from delivery_service.migrations import check_head  # noqa: PLC0415
 
     settings = load_settings()
-    _check_sqlite_file(settings)
+    check_sqlite_file(settings)
 
     async def run() -> T:
         database = open_database(settings)
@@ -56,7 +56,8 @@ def in_database(work: Callable[[Database, Settings], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _check_sqlite_file(settings: Settings) -> None:
+def check_sqlite_file(settings: Settings) -> None:
+    """Raise `CommandError` when the settings name an SQLite file that does not exist."""
     # Connecting would create it, wherever the command happens to be run.
     name = settings.async_database_url.database
     if settings.is_sqlite and name and not name.startswith("file:") and not Path(name).exists():

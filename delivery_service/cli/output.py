@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -51,10 +53,11 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON. Times become RFC 3339, bytes become text."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_encoded))
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=encoded))
 
 
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
+    """What JSON has no form for, as text."""
     if isinstance(value, datetime):
         return format_timestamp(value)
     if isinstance(value, bytes):
@@ -67,13 +70,30 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, non
     if not rows:
         typer.echo(none)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    console().print(table(rows, columns))
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """Columns of rows as a table; ids are never broken, so they can be copied."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         is_id = column == "id" or column.endswith("_id")
-        table.add_column(column.replace("_", " "), no_wrap=is_id, overflow="fold")
+        made.add_column(column.replace("_", " "), no_wrap=is_id, overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row[column]) for column in columns))
-    console().print(table)
+        made.add_row(*(cell(row[column]) for column in columns))
+    return made
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error, if that is a terminal; gives a function that moves it on."""
+    errors = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=errors, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

@@ -26,7 +26,8 @@ def add(
     after: Mapping[str, Any] | None = None,
     now: datetime | None = None,
 ) -> None:
-    """Note that ``actor`` (an API key's id) did ``action`` to ``target``.
+    """Note that ``actor`` (an API key's id, or ``cli:`` and a user's name) did ``action`` to
+    ``target``.
 
     ``before`` and ``after`` are JSON objects without secrets; None where there was, or is, none.
     """

@@ -42,7 +42,10 @@ class AuditEntry(Shown):
 
     id: str
     at: UtcMoment
-    actor: str = Field(description="Id of the API key that did it.", examples=["key_01K"])
+    actor: str = Field(
+        description="Id of the API key that did it; `cli:` and a user's name on the command line.",
+        examples=["key_01K"],
+    )
     tenant: str | None
     action: Action
     target: str = Field(description="Id of what was changed.", examples=["ep_01K"])
@@ -55,7 +58,7 @@ class AuditFilter(PageParameters):
 
     tenant: TenantId | None = None
     target: Name | None = Field(None, description="Id of what was changed.")
-    actor: Name | None = Field(None, description="Id of an API key.")
+    actor: Name | None = Field(None, description="Id of an API key, or `cli:…`.")
     action: Action | None = None
     since: Moment | None = Field(None, description="At that time or later.")
     until: Moment | None = Field(None, description="Before that time.")
