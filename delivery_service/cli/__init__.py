@@ -12,6 +12,7 @@ from delivery_service.cli import (
     events,
     keys,
     migrating,
+    operations,
     serving,
 )
 from delivery_service.cli.demo import demo
@@ -49,11 +50,14 @@ for command in (
     serving.worker,
     migrating.migrate,
     events.publish,
+    operations.recover,
+    operations.replay,
     demo,
 ):
     app.command()(command)
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(endpoints.app, name="endpoint")
+app.add_typer(operations.app, name="operations")
 app.add_typer(keys.app, name="keys")
 
 
