@@ -178,11 +178,12 @@ class Settings(BaseSettings):
     )
 
     bulk_rate: int = Field(
-        500,
+        200,
         ge=1,
         le=100_000,
         description="Deliveries a second that one bulk operation (recover, replay, broadcast) makes"
-        " due, so that live traffic keeps its pace.",
+        " due, so that live traffic keeps its pace; down to a tenth of it while workers can't keep"
+        " up.",
     )
 
     allow_http: bool = Field(

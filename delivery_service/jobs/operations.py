@@ -9,8 +9,8 @@ for it.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -51,6 +51,17 @@ MOST_FAILURES = 5
 
 AWAY_PAUSE = 2.0
 
+REMEMBERED = 3
+"""Batches, of a second at most, that are looked at for whether workers keep up."""
+
+TOLERATED = 0.1
+"""Part of those deliveries that may be overdue. With more, workers have no time to spare, and live
+traffic would wait too."""
+
+SLOWEST = 10.0
+"""The rate is lowered to this part of `bulk_rate` at most: an endpoint that is down, whose
+deliveries wait for it, must not hold up the operation."""
+
 log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
@@ -58,14 +69,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a batch did: ``done`` rows, rows passed over by reason, and how many deliveries it made
+    """What a batch did: ``done`` rows, rows passed over by reason, and the deliveries that it made
     due. ``cursor`` is the last row that need not be looked at again."""
 
     cursor: str | None
     is_end: bool
     first: str | None = None
     done: int = 0
-    made_due: int = 0
+    made_due: Sequence[str] = ()
     passed_over: Counter[str] = field(default_factory=Counter)
 
 
@@ -87,6 +98,8 @@ class OperationRunner:
         self._only = only
         self._look_every = look_every
         self._stopping = asyncio.Event()
+        self._rate = float(settings.bulk_rate)
+        self._recent: deque[Sequence[str]] = deque(maxlen=REMEMBERED)
         self._token = f"runner_{uuid4().hex}"
 
     def stop(self) -> None:
@@ -132,11 +145,12 @@ class OperationRunner:
                 await self._pause(AWAY_PAUSE)
                 continue
             failures = 0
+            self._recent.append(step.made_due if step else ())
             if step is None or step.is_end:
                 log.info("operation_left" if step is None else "operation_done", id=operation_id)
                 return
             took = self._clock.monotonic() - mark
-            await self._pause(max(SHORTEST_PAUSE, took, step.made_due * self._every - took))
+            await self._pause(max(SHORTEST_PAUSE, took, len(step.made_due) * self._every - took))
         await self._database.write(operations.release, operation_id, self._token, self._clock.now())
 
     async def _fail(self, operation_id: str, error: Exception) -> None:
@@ -153,11 +167,23 @@ class OperationRunner:
 
     @property
     def _every(self) -> float:
-        return 1 / self._settings.bulk_rate
+        return 1 / self._rate
 
     def _limit(self, most: int) -> int:
         # No more than a second's worth, so that a pause stays far below the lease.
-        return min(most, self._settings.bulk_rate)
+        return max(1, min(most, int(self._rate)))
+
+    def _adapt(self, connection: Connection, now: datetime | None) -> None:
+        """Slow down while workers fall behind with what was made due, and speed up again."""
+        made = [id_ for batch in self._recent for id_ in batch]
+        if not made:
+            return
+        late = bulk.count_late(connection, made, 2 * self._settings.poll_interval, now)
+        full = float(self._settings.bulk_rate)
+        if late > TOLERATED * len(made):
+            self._rate = max(self._rate / 2, full / SLOWEST)
+        else:
+            self._rate = min(self._rate * 1.5, full)
 
     def _batch(
         self, connection: Connection, operation_id: str, now: datetime | None
@@ -166,6 +192,7 @@ class OperationRunner:
         row = operations.renew(connection, operation_id, self._token, self._settings.lease, now)
         if row is None:
             return None
+        self._adapt(connection, now)
         kinds: dict[str, Callable[[Connection, Row, datetime | None], Step]] = {
             bulk.RECOVER: self._redeliver,
             bulk.REPLAY: self._redeliver,
@@ -215,7 +242,7 @@ class OperationRunner:
             is_end=judged.is_end,
             first=judged.first,
             done=len(revived),
-            made_due=len(revived),
+            made_due=revived,
             passed_over=judged.passed_over + overtaken,
         )
 
@@ -262,7 +289,7 @@ class OperationRunner:
             cursor=found[-1] if found else None,
             is_end=len(found) < limit,
             done=len(published) - duplicates.total(),
-            made_due=len(made),
+            made_due=made,
             passed_over=+duplicates,
         )
 

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, func, select
 
 from delivery_service.store.workers import time
 from sender.tables import deliveries, endpoints, events, queue
+from sender.types import later
 from wire.envelope import format_timestamp, parse_timestamp
 from wire.ids import DELIVERY, first_id, id_time
 
@@ -118,6 +119,22 @@ def lock_queued(connection: Connection, delivery_ids: Sequence[str]) -> set[str]
             .with_for_update(skip_locked=True)
         )
     )
+
+
+def count_late(
+    connection: Connection,
+    delivery_ids: Sequence[str],
+    grace: timedelta,
+    now: datetime | None = None,
+) -> int:
+    """Count those of the deliveries that no worker has, ``grace`` after they were due."""
+    return connection.execute(
+        select(func.count()).where(
+            queue.c.delivery_id.in_(delivery_ids),
+            queue.c.lease_token.is_(None),
+            queue.c.due_at <= later(-grace.total_seconds(), now),
+        )
+    ).scalar_one()
 
 
 def _window(kind: str, where: Filter, end: datetime, after: str | None) -> Select[Any]:

@@ -447,10 +447,35 @@ async def test_deliveries_are_due_one_after_another_at_the_rate(
         operations.claim, operation_id, paced._token, timedelta(minutes=1), clock.moment
     )
     step = await stored.database.write(paced._batch, operation_id, clock.moment)
-    assert step.made_due == 10
+    assert list(step.made_due) == [each.delivery_id for each in await queued(stored)]
     at = [each.due_at - clock.moment for each in await queued(stored)]
     assert at == [timedelta(milliseconds=50) * n for n in range(10)]
     assert runner(stored, bulk_rate=7)._limit(500) == 7
+
+
+async def test_slows_down_while_workers_fall_behind_and_speeds_up_again(
+    stored: Stored, clock: ManualClock
+) -> None:
+    await stored.endpoint()
+    ids = await published(stored, 20)
+    await stored.end(*ids, status="dead")
+    paced = runner(stored, bulk_rate=4)
+    operation_id = await start(stored, "recover")
+    await stored.database.write(
+        operations.claim, operation_id, paced._token, timedelta(hours=1), clock.moment
+    )
+
+    async def batch() -> float:
+        step = await stored.database.write(paced._batch, operation_id, clock.moment)
+        paced._recent.append(step.made_due)
+        clock.advance(timedelta(seconds=10))
+        return paced._rate
+
+    assert [await batch() for _ in range(4)] == [4, 2, 1, 0.5]
+    for rate in (0.75, 1.125):
+        caught_up = [each.delivery_id for each in await queued(stored)]
+        await stored.end(*caught_up, status="delivered")
+        assert await batch() == rate
 
 
 @pytest.mark.usefixtures("small")
