@@ -21,8 +21,8 @@ from delivery_service.store import bulk, operations
 from sender import publish
 
 ENDPOINTS = 20
-BACKLOG = 20_000
-LIVE = 600
+BACKLOG = 8_000
+LIVE = 400
 EVERY = 0.03
 """Seconds between two live events."""
 
