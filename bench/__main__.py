@@ -13,6 +13,7 @@ from rich.table import Table
 
 BENCHES = (
     "drain", "sqlite", "latency", "slow", "neighbour", "growth", "memory", "receiver",
+    "recover",
 )  # fmt: skip
 
 console = Console()

@@ -17,6 +17,7 @@ import structlog
 from delivery_service import migrations
 from delivery_service.clock import Clock, DatabaseClock
 from delivery_service.jobs.housekeeping import Housekeeping
+from delivery_service.jobs.operations import OperationRunner
 from delivery_service.listener import listening
 from delivery_service.metrics import Metrics
 from delivery_service.net.rules import guard_policy
@@ -134,6 +135,14 @@ async def migrate_database(settings: Settings) -> None:
         await migrations.upgrade(database)
     finally:
         await database.close()
+
+
+def operation_runner(
+    settings: Settings, database: Database, *, only: str | None = None
+) -> OperationRunner:
+    """Make what carries out bulk operations; housekeeping has one of its own. ``only``: the one
+    operation to do."""
+    return OperationRunner(settings, database, DatabaseClock(), only=only)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

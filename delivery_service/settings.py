@@ -177,6 +177,15 @@ class Settings(BaseSettings):
         description="Failing for so long without a success disables an endpoint; 0 never does.",
     )
 
+    bulk_rate: int = Field(
+        200,
+        ge=1,
+        le=100_000,
+        description="Deliveries a second that one bulk operation (recover, replay, broadcast) makes"
+        " due, so that live traffic keeps its pace; down to a tenth of it while workers can't keep"
+        " up.",
+    )
+
     allow_http: bool = Field(
         True, description="Whether endpoints may have `http://` URLs; production wants false."
     )

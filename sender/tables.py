@@ -273,6 +273,36 @@ audit_log = Table(
     Index("ix_surehook_audit_log_target", "target", "id"),
 )
 
+# Bulk work on deliveries, and broadcasts: done in batches, each with the cursor in one transaction.
+operations = Table(
+    PREFIX + "operations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("filter", JSON, nullable=False),
+    # A broadcast's data, byte for byte.
+    Column("data", LargeBinary),
+    Column("status", Text, nullable=False, server_default="queued"),
+    # The first and the last row looked at: id of a delivery, or a tenant's.
+    Column("first", Id),
+    Column("cursor", Id),
+    Column("matched", Integer, nullable=False, server_default="0"),
+    Column("done", Integer, nullable=False, server_default="0"),
+    Column("passed_over", JSON, nullable=False),
+    Column("error", Text),
+    Column("lease_until", UtcDateTime),
+    Column("lease_token", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
+    Index(
+        "ix_surehook_operations_open",
+        "id",
+        postgresql_where=text("ended_at IS NULL"),
+        sqlite_where=text("ended_at IS NULL"),
+    ),
+)
+
 
 def is_surehook(name: str | None) -> bool:
     """Whether a table or index belongs to Surehook.

@@ -24,6 +24,7 @@ ATTEMPT: Final = "att"
 ENDPOINT: Final = "ep"
 API_KEY: Final = "key"
 WORKER: Final = "wrk"
+OPERATION: Final = "op"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -102,7 +103,7 @@ if hasattr(os, "register_at_fork"):
     # a lock of its own (another thread of the parent may have held the inherited one).
     os.register_at_fork(after_in_child=_generator.reset)
 
-_known_prefixes: Final = {EVENT, DELIVERY, ATTEMPT, ENDPOINT, API_KEY, WORKER}
+_known_prefixes: Final = {EVENT, DELIVERY, ATTEMPT, ENDPOINT, API_KEY, WORKER, OPERATION}
 
 
 def _check_prefix(prefix: object) -> None:

@@ -13,6 +13,7 @@ from delivery_service.cli import (
     events,
     keys,
     migrating,
+    operations,
     secrets,
     serving,
 )
@@ -54,6 +55,8 @@ for command in (
     serving.worker,
     migrating.migrate,
     events.publish,
+    operations.recover,
+    operations.replay,
     demo,
     status,
     doctor,
@@ -71,6 +74,7 @@ for name, care in {
     endpoints.app.command(name)(care)
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(endpoints.app, name="endpoint")
+app.add_typer(operations.app, name="operations")
 app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
 

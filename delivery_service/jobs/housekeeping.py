@@ -19,6 +19,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from delivery_service.clock import Clock
 from delivery_service.jobs import gauges
+from delivery_service.jobs.operations import OperationRunner
 from delivery_service.jobs.sweep import Sweeper
 from delivery_service.metrics import Metrics
 from delivery_service.settings import Settings
@@ -31,6 +32,10 @@ LOOK_AT_CLOCK_EVERY = timedelta(seconds=10)
 
 STEP = timedelta(seconds=5)
 """A wall clock that moves so much against the monotonic one was set, not slewed."""
+
+BATCH_GRACE = 5.0
+"""Seconds for an operation's batch to end when the process stops, and for giving back its lease.
+Beyond that it is rolled back, and goes on elsewhere when the lease has ended."""
 
 UNSEEN = timedelta(hours=1)
 """Workers not seen for so long are forgotten; they were killed, or they would have said so."""
@@ -65,6 +70,7 @@ class Housekeeping:
         self._sweep_every = sweep_every
         self._look_every = look_at_clock_every
         self._wall = wall
+        self._runner = OperationRunner(settings, database, clock)
         self._sweeper = Sweeper(settings, database, clock, metrics)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC,
@@ -78,6 +84,7 @@ class Housekeeping:
         )
         self._running: set[asyncio.Task[Any]] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._operating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         work: dict[str, Callable[[], Awaitable[object]]] = {
@@ -91,6 +98,7 @@ class Housekeeping:
             self._add(name, job)
         self._scheduler.start()
         self._watch = asyncio.create_task(self._watch_clock())
+        self._operating = asyncio.create_task(self._runner.run())
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
@@ -99,6 +107,11 @@ class Housekeeping:
             await asyncio.gather(self._watch, return_exceptions=True)
         self._scheduler.shutdown(wait=False)
         await asyncio.sleep(0)  # the scheduler stops by a callback of the loop
+        if self._operating is not None:
+            self._runner.stop()
+            await asyncio.wait([self._operating], timeout=BATCH_GRACE)
+            self._operating.cancel()
+            await asyncio.gather(self._operating, return_exceptions=True)
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

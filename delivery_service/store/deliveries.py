@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy import (
     Boolean,
     Connection,
     Executable,
+    Float,
     Integer,
     Select,
     Text,
@@ -24,10 +25,12 @@ from sqlalchemy import (
 from sender.publish import insert_deliveries
 from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, queue
-from sender.types import UtcDateTime, moment
+from sender.types import UtcDateTime, later, moment
 from wire.ids import DELIVERY, first_id, id_time, new_id
 
 PENDING = "pending"
+BULK_LANE = 1
+"""The queue's lane of retries and bulk work, which first attempts never wait for."""
 
 _CHANGES: Columns = (
     ("id", Text()),
@@ -92,11 +95,18 @@ def _ending(delivery_id: str, status: str, reason: str) -> dict[str, Any]:
 
 def cancel(connection: Connection, delivery_id: str, now: datetime | None = None) -> bool:
     """Cancel a pending delivery; False when it is not pending any more."""
+    return bool(cancel_many(connection, [delivery_id], now))
+
+
+def cancel_many(
+    connection: Connection, delivery_ids: Sequence[str], now: datetime | None = None
+) -> list[str]:
+    """Cancel those of the deliveries that are pending; return their ids."""
     removed = connection.scalars(
-        delete(queue).where(queue.c.delivery_id == delivery_id).returning(queue.c.delivery_id)
+        delete(queue).where(queue.c.delivery_id.in_(delivery_ids)).returning(queue.c.delivery_id)
     ).all()
     apply(connection, [_ending(id_, "cancelled", "cancelled") for id_ in removed], now)
-    return bool(removed)
+    return list(removed)
 
 
 def redeliver(
@@ -105,11 +115,12 @@ def redeliver(
     now: datetime | None = None,
     *,
     lane: int = 0,
+    every: timedelta = timedelta(),
 ) -> list[str]:
     """Take ended deliveries back to pending, with the same id and a fresh schedule.
 
-    Those whose endpoint is not enabled, and those that are pending already, stay as they are.
-    Returns the ids of the others.
+    They are due one after another, ``every`` so often. Those whose endpoint is not enabled, and
+    those that are pending already, stay as they are. Returns the ids of the others.
     """
     enabled = select(endpoints.c.id).where(
         endpoints.c.status == "enabled", endpoints.c.deleted_at.is_(None)
@@ -131,11 +142,47 @@ def redeliver(
         .returning(deliveries.c.id, deliveries.c.endpoint_id)
     ).all()
     if revived:
+        delay = bindparam("delay", type_=Float())
         connection.execute(
-            queue.insert().values(due_at=moment(now), lane=lane),
-            [{"delivery_id": row.id, "endpoint_id": row.endpoint_id} for row in revived],
+            queue.insert().values(due_at=later(delay, now), lane=lane),
+            [
+                {
+                    "delivery_id": row.id,
+                    "endpoint_id": row.endpoint_id,
+                    "delay": position * every.total_seconds(),
+                }
+                for position, row in enumerate(revived)
+            ],
         )
     return [row.id for row in revived]
+
+
+_DELAYS: Columns = (("id", Text()), ("delay", Float()))
+
+
+def put_in_bulk_lane(
+    connection: Connection,
+    delivery_ids: Sequence[str],
+    every: timedelta,
+    now: datetime | None = None,
+) -> None:
+    """Move new deliveries to the lane of bulk work, due one after another ``every`` so often.
+
+    For deliveries of this transaction, which no worker can have claimed.
+    """
+    if not delivery_ids:
+        return
+    rows = [
+        {"id": id_, "delay": position * every.total_seconds()}
+        for position, id_ in enumerate(delivery_ids)
+    ]
+    delays = relation(connection.dialect.name, "delays", _DELAYS)
+    connection.execute(
+        update(queue)
+        .where(queue.c.delivery_id == delays.c.id)
+        .values(lane=BULK_LANE, due_at=later(delays.c.delay, now)),
+        parameters(connection, _DELAYS, rows),
+    )
 
 
 def add(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sender.tables import (
@@ -61,6 +61,20 @@ def page(connection: Connection, *, limit: int, after: str | None = None) -> lis
     if after is not None:
         query = query.where(tenants.c.id > after)
     return [row._asdict() for row in connection.execute(query)]
+
+
+def known(connection: Connection, *, limit: int, after: str = "") -> list[str]:
+    """Return up to ``limit`` ids of tenants, in their order, that have a row or an endpoint."""
+    with_row = select(tenants.c.id.label("id")).where(tenants.c.id > after)
+    with_endpoint = (
+        select(endpoints.c.tenant_id.label("id"))
+        .where(endpoints.c.tenant_id > after, endpoints.c.deleted_at.is_(None))
+        .distinct()
+    )
+    # A limit on each side, or a page would read all tenants.
+    sides = [side.order_by("id").limit(limit).subquery() for side in (with_row, with_endpoint)]
+    either = union(*(select(side.c.id) for side in sides)).subquery()
+    return list(connection.scalars(select(either.c.id).order_by(either.c.id).limit(limit)))
 
 
 def change(

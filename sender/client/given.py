@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 Schedule: TypeAlias = str | Sequence[float]
 """A preset, a list such as ``1m,5m,30m``, or seconds."""
@@ -86,6 +86,28 @@ class DeliveryFilter(Paging, total=False):
     status: Literal["pending", "delivered", "dead", "cancelled", "skipped"] | None
     since: datetime | None
     until: datetime | None
+
+
+class NewOperation(TypedDict, total=False):
+    """What an operation takes beside its kind: which deliveries (created at ``since`` or later,
+    and before ``until``), or type and data of a broadcast."""
+
+    since: datetime | None
+    until: datetime | None
+    tenant: str | None
+    endpoint: str | None
+    event_type: str | None
+    status: Literal["delivered", "dead", "cancelled", "skipped"] | None
+    dry_run: bool
+    type: str | None
+    data: Any
+
+
+class OperationFilter(Paging, total=False):
+    """Which operations to list."""
+
+    kind: Literal["recover", "replay", "cancel", "broadcast"] | None
+    status: Literal["queued", "running", "done", "cancelled", "failed"] | None
 
 
 class EndpointFilter(Paging, total=False):

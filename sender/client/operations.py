@@ -8,6 +8,7 @@ from sender.client.administering import (
     ServiceOperations,
     TenantOperations,
 )
+from sender.client.bulk import BulkOperations
 from sender.client.publishing import DeliveryOperations, EventOperations
 
 
@@ -17,6 +18,7 @@ class Operations(
     EndpointOperations,
     TenantOperations,
     KeyOperations,
+    BulkOperations,
     ServiceOperations,
 ):
     """All operations. A new one is one method of one of these classes, for both clients."""

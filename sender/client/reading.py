@@ -241,6 +241,8 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if kind is float:
         _check(type(value) in (int, float), where, "a number")
         return float(value)
+    if kind is Any:
+        return value
     if kind in (str, int, bool):
         _check(type(value) is kind, where, kind.__name__)
         return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -165,6 +165,35 @@ class Attempt:
     response_headers: tuple[tuple[str, str], ...]
     response_body: str | None
     response_truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Bulk work, and how far it is. ``progress`` is from 0 to 1, or None where it is not known;
+    ``matched`` is ``done`` and ``passed_over`` (by reason) together."""
+
+    id: str
+    kind: str
+    filter: dict[str, Any]
+    status: str
+    progress: float | None
+    matched: int
+    done: int
+    passed_over: dict[str, int]
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCount:
+    """What an operation would do now. ``matched`` is ``possible`` and ``passed_over`` together."""
+
+    kind: str
+    matched: int
+    possible: int
+    passed_over: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,6 +166,7 @@ def test_results_mirror_the_schemas(served: Served, name: str) -> None:
         ("EndpointChange", "EndpointChange", set()),
         ("Rotation", "Rotation", set()),
         ("NewKey", "NewApiKey", {"name", "scope"}),
+        ("NewOperation", "NewOperation", {"kind"}),
     ],
 )
 def test_members_mirror_the_schemas(
@@ -182,6 +183,7 @@ def test_members_mirror_the_schemas(
         ("DeliveryFilter", "list_deliveries"),
         ("EndpointFilter", "list_endpoints"),
         ("KeyFilter", "list_keys"),
+        ("OperationFilter", "list_operations"),
         ("Paging", "list_tenants"),
         ("Paging", "list_attempts"),
     ],
@@ -241,6 +243,29 @@ async def test_tenants_of_any_id(call: Caller, kind: str) -> None:
     everybody = [each.id for each in await call.all("list_tenants", limit=2)]
     assert len(set(everybody)) == len(everybody)
     assert {f"{kind}/..", "..", f"{kind}é🚀", f"{kind}-new"} <= set(everybody)
+
+
+async def test_operations(call: Caller, tenant: str) -> None:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    await call("create_endpoint", tenant=tenant, url=HOOK)
+    await call("publish", tenant=tenant, type="invoice.paid", data=1)
+    where = {"kind": "cancel", "since": since, "tenant": tenant}
+    counted = await call("create_operation", **where, dry_run=True)
+    assert counted == results.OperationCount(kind="cancel", matched=1, possible=1, passed_over={})
+    made = await call("create_operation", **where)
+    assert (made.kind, made.status, made.progress) == ("cancel", "queued", 0.0)
+    assert made.filter == {"since": "2026-01-01T00:00:00Z", "tenant": tenant}
+    assert await call("read_operation", made.id) == made
+    assert made in await call.all("list_operations", kind="cancel", status="queued", limit=1)
+    assert (await call("cancel_operation", made.id)).status == "cancelled"
+    flash = await call(
+        "create_operation", kind="broadcast", type="news.flash", data=RawJson('{"a": 1.10}')
+    )
+    assert (flash.filter, flash.progress) == ({"type": "news.flash"}, None)
+    await call("cancel_operation", flash.id)
+    with pytest.raises(ApiError) as caught:
+        await call("create_operation", kind="recover")
+    assert [fault.pointer for fault in caught.value.faults] == ["#/since"]
 
 
 async def test_events_and_deliveries(call: Caller, served: Served, tenant: str) -> None:

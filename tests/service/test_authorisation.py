@@ -65,6 +65,13 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("POST", "/v1/deliveries/{delivery_id}/redeliver"): (EDIT, {}),
     ("POST", "/v1/deliveries/{delivery_id}/send-as-new"): (EDIT, {}),
     ("POST", "/v1/deliveries/{delivery_id}/cancel"): (EDIT, {}),
+    ("POST", "/v1/operations"): (
+        ADMIN,
+        {"json": {"kind": "recover", "since": "2026-11-29T08:00:00Z"}},
+    ),
+    ("GET", "/v1/operations"): (ADMIN, {}),
+    ("GET", "/v1/operations/{operation_id}"): (ADMIN, {}),
+    ("POST", "/v1/operations/{operation_id}/cancel"): (ADMIN, {}),
     ("GET", "/v1/audit-log"): (PLATFORM, {}),
     ("POST", "/v1/keys"): (ADMIN, {"json": {"name": "k", "scope": "read"}}),
     ("GET", "/v1/keys"): (ADMIN, {}),
@@ -78,7 +85,11 @@ async def _things_of_acme(api: Api) -> dict[str, str]:
     done = await api.publish()
     await api.ok("PUT", "/v1/event-types/invoice.paid", json={})
     keys = (await api.ok("GET", "/v1/keys", params={"scope": "publish"}))["items"]
+    operation = await api.ok(
+        "POST", "/v1/operations", json={"kind": "cancel", "since": "2026-11-29T08:00:00Z"}
+    )
     return {
+        "operation_id": operation["id"],
         "tenant_id": "acme",
         "endpoint_id": endpoint["id"],
         "event_id": done["id"],

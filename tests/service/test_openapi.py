@@ -119,7 +119,11 @@ def _things(url: str, headers: dict[str, str]) -> dict[str, str]:
         done = client.post("/v1/events", **event_of("acme")).json()
         client.put("/v1/event-types/invoice.paid", json={})
         key = client.post("/v1/keys", json={"name": "k", "scope": "read"}).json()
+        operation = client.post(
+            "/v1/operations", json={"kind": "cancel", "since": "2026-11-29T08:00:00Z"}
+        ).json()
     return {
+        "operation_id": operation["id"],
         "tenant_id": "acme",
         "endpoint_id": made["id"],
         "event_id": done["id"],

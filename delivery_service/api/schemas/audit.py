@@ -29,6 +29,8 @@ Action = Literal[
     "delivery.redelivered",
     "delivery.sent_as_new",
     "delivery.cancelled",
+    "operation.created",
+    "operation.cancelled",
     "event_type.created",
     "event_type.changed",
     "event_type.archived",
