@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from delivery_service.api.callers import KnownKeys
 from delivery_service.api.catalogue import Catalogue
 from delivery_service.api.problems import Problem
 from delivery_service.clock import Clock
@@ -42,6 +43,7 @@ class Context:
     clock: Clock
     on_publish: Callable[[], None] | None = None
     catalogue: Catalogue = field(default_factory=Catalogue)
+    known_keys: KnownKeys = field(default_factory=KnownKeys)
 
     @property
     def now(self) -> datetime | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Query
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from delivery_service.api.audit import note
 from delivery_service.api.auth import Admin, Caller
@@ -17,11 +17,14 @@ from delivery_service.api.schemas.common import Page, path_id
 from delivery_service.api.schemas.keys import (
     ApiKey,
     CreatedApiKey,
+    CreatedPortalToken,
     KeyFilter,
     NewApiKey,
+    NewPortalToken,
     key_members,
 )
 from delivery_service.store import keys
+from sender.types import later
 from wire.ids import API_KEY
 
 routes = router("keys")
@@ -32,23 +35,48 @@ KeyId = Annotated[str, path_id(API_KEY, "key"), Path(examples=["key_01K"])]
 async def create_key(context: Here, caller: Admin, body: NewApiKey) -> CreatedApiKey:
     """Make an API key. It is shown this once: only its digest is kept."""
 
-    def create(connection: Connection) -> tuple[Row, str]:
-        new = keys.create(
-            connection,
-            name=body.name,
-            scope=body.scope,
-            tenant_id=body.tenant,
-            expires_at=body.expires_at,
-            now=context.now,
-        )
-        if keys.find(connection, new.key, context.now) is None:
-            raise invalid("#/expires_at", "is in the past")
-        row = _fetch(connection, new.id)
-        _note(connection, context, caller, "key.created", row)
-        return row, new.key
-
-    row, key = await context.write(create)
+    values = {"name": body.name, "scope": body.scope, "tenant_id": body.tenant}
+    values |= {"expires_at": body.expires_at, "rate_limit": body.rate_limit}
+    row, key = await context.write(_create, context, caller, "key.created", values)
     return CreatedApiKey(**key_members(row), key=key)
+
+
+@routes.post("/portal-tokens", status_code=201, responses=body_problems())
+async def create_portal_token(
+    context: Here, caller: Admin, body: NewPortalToken
+) -> CreatedPortalToken:
+    """Make a token with which a person of one tenant uses the portal for a while.
+
+    It is an API key of scope `tenant`, listed and revoked with the others, and removed a day after
+    it has expired.
+    """
+
+    def create(connection: Connection) -> tuple[Row, str]:
+        at = connection.scalar(select(later(body.expires_in_seconds, context.now)))
+        values = {
+            "name": f"portal of {body.tenant}"[: keys.MAX_NAME_LENGTH],
+            "scope": keys.Scope.TENANT,
+            "tenant_id": body.tenant,
+            "expires_at": at,
+            "portal": True,
+        }
+        return _create(connection, context, caller, "portal-token.created", values)
+
+    row, token = await context.write(create)
+    return CreatedPortalToken(
+        id=row["id"], token=token, tenant=body.tenant, expires_at=row["expires_at"]
+    )
+
+
+def _create(
+    connection: Connection, context: Context, caller: Caller, action: str, values: dict[str, Any]
+) -> tuple[Row, str]:
+    new = keys.create(connection, now=context.now, **values)
+    if keys.find(connection, new.key, context.now) is None:
+        raise invalid("#/expires_at", "is in the past")
+    row = _fetch(connection, new.id)
+    _note(connection, context, caller, action, row)
+    return row, new.key
 
 
 @routes.get("/keys", responses=responses(403))
@@ -61,6 +89,7 @@ async def list_keys(
         limit=where.limit + 1,
         before=read_cursor(where.cursor, last_id(API_KEY)),
         equal={"tenant_id": where.tenant, "scope": where.scope},
+        portal=where.portal,
     )
     return page_of(rows, where.limit, lambda row: ApiKey(**key_members(row)))
 
@@ -73,7 +102,10 @@ async def read_key(context: Here, _caller: Admin, key_id: KeyId) -> ApiKey:
 
 @routes.delete("/keys/{key_id}", status_code=204, responses=responses(404))
 async def revoke_key(context: Here, caller: Admin, key_id: KeyId) -> None:
-    """Revoke a key at once and for good. Its row stays, for the record."""
+    """Revoke a key for good. Its row stays, for the record.
+
+    At once in the process that answers; other processes stop accepting it within 2 seconds.
+    """
 
     def revoke(connection: Connection) -> None:
         row = _fetch(connection, key_id)
@@ -81,6 +113,7 @@ async def revoke_key(context: Here, caller: Admin, key_id: KeyId) -> None:
             _note(connection, context, caller, "key.revoked", row)
 
     await context.write(revoke)
+    context.known_keys.forget()
 
 
 def _note(connection: Connection, context: Context, caller: Caller, action: str, row: Row) -> None:
