@@ -74,14 +74,16 @@ def create_app(
     limit = settings.max_body_bytes + ENVELOPE_ALLOWANCE
     app.add_middleware(Boundary, max_body_bytes=limit, larger={BATCH_PATH: max(limit, BATCH_BYTES)})
     for routes in (
+        # First, because routes are tried in their order.
+        publishing.routes,
+        publishing.batch_routes,
         health.routes,
         contract.routes,
         tenants.routes,
         endpoints.routes,
         secrets.routes,
         event_types.routes,
-        publishing.routes,
-        publishing.batch_routes,
+        publishing.other_routes,
         events.routes,
         deliveries.routes,
         feed.routes,

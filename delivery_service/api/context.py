@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from delivery_service.api.callers import KnownKeys
 from delivery_service.api.catalogue import Catalogue
 from delivery_service.api.problems import Problem
+from delivery_service.api.publish_group import PublishGroup
 from delivery_service.clock import Clock
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
@@ -44,6 +45,7 @@ class Context:
     on_publish: Callable[[], None] | None = None
     catalogue: Catalogue = field(default_factory=Catalogue)
     known_keys: KnownKeys = field(default_factory=KnownKeys)
+    publish_group: PublishGroup = field(default_factory=PublishGroup)
 
     @property
     def now(self) -> datetime | None:

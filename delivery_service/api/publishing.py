@@ -14,7 +14,14 @@ from delivery_service.api.context import Context, Here
 from delivery_service.api.endpoints import PATH, EndpointId, fetch
 from delivery_service.api.idempotency import choose_key
 from delivery_service.api.problems import Problem, conflict, invalid, responses
-from delivery_service.api.routing import BatchRoute, RawMembersRoute, body_problems, router
+from delivery_service.api.routing import (
+    BatchRequest,
+    RawMembersRequest,
+    RawMembersRoute,
+    body_problems,
+    publishing_route,
+    router,
+)
 from delivery_service.api.schemas import events as schemas
 from delivery_service.api.schemas.common import EventType, TenantId
 from delivery_service.store import deliveries, endpoints, events
@@ -23,8 +30,9 @@ from sender.errors import IdempotencyConflict
 from wire.errors import EnvelopeTooLargeError, HeaderError, SurehookError
 from wire.rawjson import RawJson
 
-routes = router("events", RawMembersRoute)
-batch_routes = router("events", BatchRoute)
+routes = router("events", publishing_route(schemas.NewEvent, RawMembersRequest))
+batch_routes = router("events", publishing_route(schemas.NewBatch, BatchRequest))
+other_routes = router("events", RawMembersRoute)
 IdempotencyHeader = Annotated[
     str | None,
     Header(
@@ -54,7 +62,7 @@ async def publish_event(
     """
     warnings = await context.catalogue.check(context, body.type, body.data, "#/data")
     event = _event(body, choose_key(key, body.idempotency_key))
-    return _accepted(_shown((await _publish(context, [event], "#"))[0], warnings))
+    return _accepted(_shown(await _publish_one(context, event), warnings))
 
 
 @batch_routes.post(
@@ -76,11 +84,11 @@ async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatc
         for position, event in enumerate(body.events)
     ]
     batch = [_event(event, event.idempotency_key) for event in body.events]
-    done = await _publish(context, batch, "#/events/{}")
+    done = await _publish_batch(context, batch)
     return _accepted({"items": [_shown(*item) for item in zip(done, warnings, strict=True)]})
 
 
-@routes.post(
+@other_routes.post(
     "/events/raw",
     status_code=202,
     responses={**responses(400, 413), **ACCEPTED},
@@ -102,10 +110,10 @@ async def publish_raw_event(
         content_type=request.headers.get("content-type", "application/octet-stream"),
         idempotency_key=choose_key(key, None),
     )
-    return _accepted(_shown((await _publish(context, [event], "#"))[0]))
+    return _accepted(_shown(await _publish_one(context, event)))
 
 
-@routes.post(
+@other_routes.post(
     f"{PATH}/test",
     status_code=202,
     tags=["endpoints"],
@@ -135,13 +143,22 @@ def _event(body: schemas.NewEvent, key: str | None) -> NewEvent:
     return NewEvent(tenant=body.tenant, type=body.type, data=body.data, idempotency_key=key)
 
 
-async def _publish(context: Context, batch: list[NewEvent], pointer: str) -> list[Published]:
-    """Publish and commit. ``pointer`` leads to an event, with ``{}`` for its position."""
+async def _publish_one(context: Context, event: NewEvent) -> Published:
+    try:
+        published = await context.publish_group.publish(context, event)
+    except SurehookError as error:
+        raise _refusal(error, "#") from None
+    if published.delivery_ids:
+        context.poke()
+    return published
+
+
+async def _publish_batch(context: Context, batch: list[NewEvent]) -> list[Published]:
     limit = context.settings.max_body_bytes
     try:
         done = await context.write(publish_many, batch, max_body_bytes=limit, now=context.now)
     except SurehookError as error:
-        raise _refusal(error, pointer) from None
+        raise _refusal(error, "#/events/{}") from None
     if any(published.delivery_ids for published in done):
         context.poke()
     return done
