@@ -8,7 +8,7 @@ as many events, and an idle one waits for nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from delivery_service.api.problems import Problem
 from sender import NewEvent, Published, publish_many
@@ -48,13 +48,16 @@ class PublishGroup:
         if len(self._tasks) < TRANSACTIONS:
             task = loop.create_task(self._work(context))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         return await outcome
 
     async def _work(self, context: Context) -> None:
-        while self._waiting:
-            group, self._waiting = self._waiting[:MOST_EVENTS], self._waiting[MOST_EVENTS:]
-            await _settle(context, group)
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:MOST_EVENTS], self._waiting[MOST_EVENTS:]
+                await _settle(context, group)
+        finally:
+            # At once, and not in a callback: whoever comes in between would wait for nobody.
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
 
 async def _settle(context: Context, group: list[Waiting]) -> None:
