@@ -20,12 +20,14 @@ from delivery_service.api import (
     keys,
     problems,
     publishing,
+    scraping,
     secrets,
     tenants,
 )
 from delivery_service.api.boundary import Boundary
 from delivery_service.api.context import Context
 from delivery_service.clock import Clock
+from delivery_service.metrics import Metrics
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
@@ -53,6 +55,7 @@ def create_app(
     database: Database,
     sealer: Sealer,
     clock: Clock,
+    metrics: Metrics,
     on_publish: Callable[[], None] | None = None,
 ) -> FastAPI:
     """Make the API. ``on_publish`` is called after each commit that made a delivery due.
@@ -69,7 +72,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
     )
-    app.state.surehook = Context(settings, database, sealer, clock, on_publish)
+    app.state.surehook = Context(settings, database, sealer, clock, on_publish, metrics)
     problems.install(app)
     limit = settings.max_body_bytes + ENVELOPE_ALLOWANCE
     app.add_middleware(Boundary, max_body_bytes=limit, larger={BATCH_PATH: max(limit, BATCH_BYTES)})
@@ -78,6 +81,7 @@ def create_app(
         publishing.routes,
         publishing.batch_routes,
         health.routes,
+        scraping.routes,
         contract.routes,
         tenants.routes,
         endpoints.routes,

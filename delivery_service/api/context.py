@@ -18,6 +18,7 @@ from delivery_service.api.catalogue import Catalogue
 from delivery_service.api.problems import Problem
 from delivery_service.api.publish_group import PublishGroup
 from delivery_service.clock import Clock
+from delivery_service.metrics import Metrics
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
@@ -43,6 +44,7 @@ class Context:
     sealer: Sealer
     clock: Clock
     on_publish: Callable[[], None] | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     catalogue: Catalogue = field(default_factory=Catalogue)
     known_keys: KnownKeys = field(default_factory=KnownKeys)
     publish_group: PublishGroup = field(default_factory=PublishGroup)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from datetime import datetime, timedelta
+from typing import Annotated
 
 from fastapi import Path, Query
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from delivery_service.api.audit import note
 from delivery_service.api.auth import Admin, Caller
@@ -24,7 +25,6 @@ from delivery_service.api.schemas.keys import (
     key_members,
 )
 from delivery_service.store import keys
-from sender.types import later
 from wire.ids import API_KEY
 
 routes = router("keys")
@@ -35,9 +35,23 @@ KeyId = Annotated[str, path_id(API_KEY, "key"), Path(examples=["key_01K"])]
 async def create_key(context: Here, caller: Admin, body: NewApiKey) -> CreatedApiKey:
     """Make an API key. It is shown this once: only its digest is kept."""
 
-    values = {"name": body.name, "scope": body.scope, "tenant_id": body.tenant}
-    values |= {"expires_at": body.expires_at, "rate_limit": body.rate_limit}
-    row, key = await context.write(_create, context, caller, "key.created", values)
+    def create(connection: Connection) -> tuple[Row, str]:
+        new = keys.create(
+            connection,
+            name=body.name,
+            scope=body.scope,
+            tenant_id=body.tenant,
+            expires_at=body.expires_at,
+            rate_limit=body.rate_limit,
+            now=context.now,
+        )
+        if keys.find(connection, new.key, context.now) is None:
+            raise invalid("#/expires_at", "is in the past")
+        row = _fetch(connection, new.id)
+        _note(connection, context, caller, "key.created", row)
+        return row, new.key
+
+    row, key = await context.write(create)
     return CreatedApiKey(**key_members(row), key=key)
 
 
@@ -51,32 +65,16 @@ async def create_portal_token(
     it has expired.
     """
 
-    def create(connection: Connection) -> tuple[Row, str]:
-        at = connection.scalar(select(later(body.expires_in_seconds, context.now)))
-        values = {
-            "name": f"portal of {body.tenant}"[: keys.MAX_NAME_LENGTH],
-            "scope": keys.Scope.TENANT,
-            "tenant_id": body.tenant,
-            "expires_at": at,
-            "portal": True,
-        }
-        return _create(connection, context, caller, "portal-token.created", values)
+    lasts = timedelta(seconds=body.expires_in_seconds)
 
-    row, token = await context.write(create)
-    return CreatedPortalToken(
-        id=row["id"], token=token, tenant=body.tenant, expires_at=row["expires_at"]
-    )
+    def create(connection: Connection) -> tuple[keys.NewKey, datetime]:
+        new, expires_at = keys.create_portal_token(connection, body.tenant, lasts, context.now)
+        row = _fetch(connection, new.id)
+        _note(connection, context, caller, "portal-token.created", row)
+        return new, expires_at
 
-
-def _create(
-    connection: Connection, context: Context, caller: Caller, action: str, values: dict[str, Any]
-) -> tuple[Row, str]:
-    new = keys.create(connection, now=context.now, **values)
-    if keys.find(connection, new.key, context.now) is None:
-        raise invalid("#/expires_at", "is in the past")
-    row = _fetch(connection, new.id)
-    _note(connection, context, caller, action, row)
-    return row, new.key
+    new, expires_at = await context.write(create)
+    return CreatedPortalToken(id=new.id, token=new.key, tenant=body.tenant, expires_at=expires_at)
 
 
 @routes.get("/keys", responses=responses(403))

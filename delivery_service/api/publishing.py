@@ -40,6 +40,14 @@ IdempotencyHeader = Annotated[
         description="As the member `idempotency_key`; bare or in double quotes.",
     ),
 ]
+TraceHeader = Annotated[
+    str | None,
+    Header(
+        alias="traceparent",
+        description="W3C Trace Context: the attempts are linked to this trace. One that can't be"
+        " read is ignored, as the standard asks for.",
+    ),
+]
 ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {"description": "Committed: it will be sent.", "model": schemas.Published}
 }
@@ -49,19 +57,26 @@ ANY_BODY = {
         "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
 _POSITION = re.compile(r"at position ([0-9]+) of the batch")
 
 
 @routes.post("/events", status_code=202, responses={**body_problems(), **ACCEPTED})
 async def publish_event(
-    context: Here, _caller: Publisher, body: schemas.NewEvent, key: IdempotencyHeader = None
+    context: Here,
+    _caller: Publisher,
+    body: schemas.NewEvent,
+    key: IdempotencyHeader = None,
+    trace: TraceHeader = None,
 ) -> Response:
     """Publish an event to every endpoint of the tenant that matches its type.
 
     The answer comes after the commit. A key that was used for other content is refused with 422.
     """
     warnings = await context.catalogue.check(context, body.type, body.data, "#/data")
-    event = _event(body, choose_key(key, body.idempotency_key))
+    event = _event(body, choose_key(key, body.idempotency_key), trace_context(trace))
     return _accepted(_shown(await _publish_one(context, event), warnings))
 
 
@@ -73,7 +88,9 @@ async def publish_event(
         202: {"description": "Committed: they will be sent.", "model": schemas.PublishedBatch},
     },
 )
-async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatch) -> Response:
+async def publish_batch(
+    context: Here, _caller: Publisher, body: schemas.NewBatch, trace: TraceHeader = None
+) -> Response:
     """Publish up to 1,000 events in their order, all or none of them.
 
     The body may have 4 MiB; each event has the limit of a single one.
@@ -83,7 +100,8 @@ async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatc
         await check(context, event.type, event.data, f"#/events/{position}/data")
         for position, event in enumerate(body.events)
     ]
-    batch = [_event(event, event.idempotency_key) for event in body.events]
+    linked = trace_context(trace)
+    batch = [_event(event, event.idempotency_key, linked) for event in body.events]
     done = await _publish_batch(context, batch)
     return _accepted({"items": [_shown(*item) for item in zip(done, warnings, strict=True)]})
 
@@ -101,6 +119,7 @@ async def publish_raw_event(
     tenant: Annotated[TenantId, Query()],
     type: Annotated[EventType, Query()],  # noqa: A002 - the word of the wire contract
     key: IdempotencyHeader = None,
+    trace: TraceHeader = None,
 ) -> Response:
     """Publish the request's body as it is, without an envelope, under its content type."""
     event = NewEvent(
@@ -109,6 +128,7 @@ async def publish_raw_event(
         body=await request.body(),
         content_type=request.headers.get("content-type", "application/octet-stream"),
         idempotency_key=choose_key(key, None),
+        trace_context=trace_context(trace),
     )
     return _accepted(_shown(await _publish_one(context, event)))
 
@@ -139,8 +159,20 @@ async def send_test(
     return _accepted(sent)
 
 
-def _event(body: schemas.NewEvent, key: str | None) -> NewEvent:
-    return NewEvent(tenant=body.tenant, type=body.type, data=body.data, idempotency_key=key)
+def _event(body: schemas.NewEvent, key: str | None, trace: str | None) -> NewEvent:
+    return NewEvent(
+        tenant=body.tenant,
+        type=body.type,
+        data=body.data,
+        idempotency_key=key,
+        trace_context=trace,
+    )
+
+
+def trace_context(header: str | None) -> str | None:
+    """Return a ``traceparent`` that can be read (W3C Trace Context, 3.2), or None."""
+    text = (header or "").strip(" \t")
+    return text if _TRACEPARENT.fullmatch(text) else None
 
 
 async def _publish_one(context: Context, event: NewEvent) -> Published:

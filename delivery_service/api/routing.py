@@ -18,6 +18,7 @@ from wire.errors import EnvelopeError
 from wire.rawjson import RawJson, parse_strictly, raw_items, raw_members
 
 JSON = "application/json"
+_HEADERS = {"key": "idempotency-key", "trace": "traceparent"}
 
 
 class JsonRequest(Request):
@@ -111,7 +112,7 @@ class RawMembersRoute(KeyedRoute):
 
 def publishing_route(model: type[BaseModel], reads: type[JsonRequest]) -> type[KeyedRoute]:
     """Return a class of routes that publish: ``endpoint(context, caller, body)`` is called
-    with the body, and with the header ``Idempotency-Key`` if it has a parameter ``key``.
+    with the body, and with the headers that it has parameters ``key`` and ``trace`` for.
 
     What FastAPI does for each request, to find out what a function wants and to give it, took
     a third of the time of a publish. The documentation still comes from the function's signature,
@@ -123,7 +124,7 @@ def publishing_route(model: type[BaseModel], reads: type[JsonRequest]) -> type[K
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             publish = self.endpoint
-            takes_key = "key" in signature(publish).parameters
+            taken = signature(publish).parameters.keys() & _HEADERS.keys()
 
             async def handle(request: Request) -> Response:
                 context = request.app.state.surehook
@@ -131,8 +132,8 @@ def publishing_route(model: type[BaseModel], reads: type[JsonRequest]) -> type[K
                 check_scope(caller, PUBLISHERS)
                 _check_content_type(request)
                 body = await _validated(reads(request.scope, request.receive), model)
-                key = (request.headers.get("idempotency-key"),) if takes_key else ()
-                response: Response = await publish(context, caller, body, *key)
+                headers = {name: request.headers.get(_HEADERS[name]) for name in taken}
+                response: Response = await publish(context, caller, body, **headers)
                 return response
 
             return handle

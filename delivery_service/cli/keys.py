@@ -28,13 +28,26 @@ def create(
     days: Annotated[
         int | None, typer.Option(min=1, max=36500, help="Days until it expires. Default: never.")
     ] = None,
+    rate_limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=keys.MAX_RATE_LIMIT,
+            help="Requests in `key_rate_window`. Default: setting `key_rate_limit`.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an API key. It is shown once, and only its digest is stored."""
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
     new = in_database(
         lambda database, _: database.write(
-            keys.create, name=name, scope=scope, tenant_id=tenant, expires_at=expires_at
+            keys.create,
+            name=name,
+            scope=scope,
+            tenant_id=tenant,
+            expires_at=expires_at,
+            rate_limit=rate_limit,
         )
     )
     shown = {"id": new.id, "key": new.key, "scope": scope.value, "expires_at": expires_at}
@@ -49,7 +62,10 @@ def create(
 def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> None:
     """List API keys, newest first, revoked ones too."""
     rows = in_database(lambda database, _: database.read(keys.page, limit=limit, before=before))
-    shown = [{name: row[name] for name in (*SHOWN, "last_used_at")} for row in rows]
+    shown = [
+        {name: row[name] for name in (*SHOWN, "last_used_at", "rate_limit", "portal")}
+        for row in rows
+    ]
     if as_json:
         print_json(shown)
     else:
@@ -58,7 +74,7 @@ def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> 
 
 @app.command()
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")]) -> None:
-    """Revoke an API key for good."""
+    """Revoke an API key or portal token for good; the API refuses it within 2 seconds."""
     if not in_database(lambda database, _: database.write(keys.revoke, key_id)):
         raise CommandError(f"there is no API key {key_id} in force")
     typer.echo(f"{key_id} is revoked.")
@@ -68,3 +84,22 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")])
 def encryption() -> None:
     """Print a new key for SUREHOOK_ENCRYPTION_KEYS. Nothing is stored."""
     typer.echo(generate_encryption_key())
+
+
+@app.command()
+def portal(
+    tenant: Annotated[str, typer.Argument(help="The tenant whose portal it opens.")],
+    minutes: Annotated[int, typer.Option(min=1, max=1440, help="Minutes until it expires.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Make a short-lived token for the portal of one tenant."""
+    new, expires_at = in_database(
+        lambda database, _: database.write(
+            keys.create_portal_token, tenant, timedelta(minutes=minutes)
+        )
+    )
+    shown = {"id": new.id, "token": new.key, "tenant": tenant, "expires_at": expires_at}
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields(shown.items())

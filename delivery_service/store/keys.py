@@ -24,6 +24,7 @@ RANDOM_BYTES = 32
 HINT_LENGTH = len(PREFIX) + 6
 MAX_NAME_LENGTH = 128
 MAX_RATE_LIMIT = 1_000_000
+PORTAL_LONGEST = timedelta(hours=24)
 TOUCH_EVERY = timedelta(minutes=1)
 """How exact ``last_used_at`` is: a write for every request would cost more than the request."""
 
@@ -98,6 +99,29 @@ def create(
         )
     )
     return new
+
+
+def create_portal_token(
+    connection: Connection, tenant_id: str, lasts: timedelta, now: datetime | None = None
+) -> tuple[NewKey, datetime]:
+    """Make a key of scope ``tenant`` for a person in the portal; return it and when it expires.
+
+    ``lasts`` is at most `PORTAL_LONGEST`.
+    """
+    if not timedelta() < lasts <= PORTAL_LONGEST:
+        raise UnusableKey("expires: a portal token lasts 24 hours at most")
+    expires_at = connection.execute(select(later(lasts.total_seconds(), now))).scalar_one()
+    name = f"portal of {tenant_id}"[:MAX_NAME_LENGTH]
+    new = create(
+        connection,
+        name=name,
+        scope=Scope.TENANT,
+        tenant_id=tenant_id,
+        expires_at=expires_at,
+        portal=True,
+        now=now,
+    )
+    return new, expires_at
 
 
 def digest(key: str) -> bytes:

@@ -16,10 +16,10 @@ from delivery_service.api.schemas.common import (
     UtcMoment,
     id_pattern,
 )
-from delivery_service.store.keys import MAX_RATE_LIMIT
+from delivery_service.store.keys import MAX_RATE_LIMIT, PORTAL_LONGEST
 from wire.ids import API_KEY
 
-MAX_PORTAL_SECONDS = 24 * 3600
+MAX_PORTAL_SECONDS = int(PORTAL_LONGEST.total_seconds())
 RateLimit = Annotated[int, Field(ge=1, le=MAX_RATE_LIMIT, examples=[600])]
 ScopeName = Literal["admin", "publish", "read", "tenant"]
 
