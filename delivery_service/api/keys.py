@@ -70,7 +70,7 @@ async def create_portal_token(
     def create(connection: Connection) -> tuple[keys.NewKey, datetime]:
         new, expires_at = keys.create_portal_token(connection, body.tenant, lasts, context.now)
         row = _fetch(connection, new.id)
-        _note(connection, context, caller, "portal-token.created", row)
+        _note(connection, context, caller, "portal_token.created", row)
         return new, expires_at
 
     new, expires_at = await context.write(create)

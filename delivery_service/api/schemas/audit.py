@@ -34,6 +34,7 @@ Action = Literal[
     "event_type.archived",
     "key.created",
     "key.revoked",
+    "portal_token.created",
 ]
 
 
