@@ -283,6 +283,7 @@ async def test_portal_tokens(call: Caller, kind: str, served: Served) -> None:
     await call("revoke_key", made.id)
     with pytest.raises(ApiError):
         await own.all("list_endpoints")
+    await own.close()
 
 
 async def test_keys(call: Caller, kind: str, served: Served) -> None:
