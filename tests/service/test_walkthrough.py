@@ -43,12 +43,12 @@ async def working(postgresql_api: Api) -> AsyncIterator[Api]:
     await task
 
 
-async def _all(api: Api, path: str, **params: Any) -> list[dict[str, Any]]:
+async def _all(api: Api, path: str, *, key: str = "admin", **params: Any) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     cursor = None
     while True:
         page = {"limit": 200, **params, **({"cursor": cursor} if cursor else {})}
-        shown = await api.ok("GET", path, params=page)
+        shown = await api.ok("GET", path, key=key, params=page)
         items += shown["items"]
         cursor = shown["next_cursor"]
         if cursor is None:
