@@ -152,10 +152,11 @@ def over_http(
 
     for connections in CONNECTIONS:
         rates: dict[str, list[float]] = {"insert": [], "single": [], "keyed": []}
+        count = requests if connections > 1 else requests // 4
         for _ in range(4):
-            rates["insert"].append(measure(YARDSTICK_PATH, body, requests, connections, False))
-            rates["single"].append(measure("/v1/events", body, requests, connections, False))
-            rates["keyed"].append(measure("/v1/events", body, requests, connections, True))
+            rates["insert"].append(measure(YARDSTICK_PATH, body, count, connections, False))
+            rates["single"].append(measure("/v1/events", body, count, connections, False))
+            rates["keyed"].append(measure("/v1/events", body, count, connections, True))
         middle = {name: statistics.median(values[1:]) for name, values in rates.items()}
         yardstick[f"http_insert_{connections}_per_s"] = middle["insert"]
         figures[f"http_single_{connections}_per_s"] = middle["single"]
