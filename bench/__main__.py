@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 BENCHES = (
-    "drain", "sqlite", "latency", "slow", "neighbour", "growth", "memory", "receiver",
+    "drain", "publish", "sqlite", "latency", "slow", "neighbour", "growth", "memory", "receiver",
     "recover",
 )  # fmt: skip
 

@@ -105,6 +105,7 @@ class Service:
             database=self.database,
             sealer=self.sealer,
             clock=self.clock,
+            metrics=self.metrics,
             on_publish=on_publish,
         )
 

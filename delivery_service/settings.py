@@ -95,6 +95,23 @@ class Settings(BaseSettings):
         timedelta(hours=24),
         description="How long a rotated-out secret goes on signing beside its successor.",
     )
+    key_rate_limit: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Requests that an API key may make within `key_rate_window`, through all"
+        " processes together; unset, there is no limit. A key can have its own.",
+    )
+    key_rate_window: Seconds = Field(
+        timedelta(minutes=1),
+        le=timedelta(days=1),
+        description="The sliding window of the rate limit of API keys.",
+    )
+    metrics_public: bool = Field(
+        False,
+        description="Whether the API's `/metrics` needs no API key; otherwise it needs one of scope"
+        " `admin` or `read`.",
+    )
     ready_due_age: Seconds = Field(
         timedelta(minutes=5),
         description="`/readyz` turns red when the oldest due delivery has waited longer.",

@@ -231,6 +231,12 @@ api_keys = Table(
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),
+    # Requests in a window of the setting `key_rate_window`; none of its own: `key_rate_limit`.
+    Column("rate_limit", Integer),
+    # What was counted in the window so far; only for keys with a limit.
+    Column("rate_window", JSON(none_as_null=True)),
+    # A short-lived token for a person in the portal.
+    Column("portal", Boolean, nullable=False, server_default=false()),
 )
 
 workers = Table(

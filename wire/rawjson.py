@@ -69,16 +69,18 @@ def parse_strictly(text: str) -> object:
     return value
 
 
-def raw_members(content: bytes | str) -> dict[str, RawJson]:
+def raw_members(content: bytes | str | RawJson) -> dict[str, RawJson]:
     """Return the members of a JSON object, each value exactly as it was written.
+
+    A :class:`RawJson` is not validated again.
 
     For an API that takes ``{"type": …, "data": {…}}`` and must hand on ``data`` unchanged.
 
     Raises:
         EnvelopeError: Not an object, not valid (see :class:`RawJson`), or a member given twice.
     """
-    text, _ = _decode(content)
-    if not isinstance(parse_strictly(text), dict):
+    text = _validated(content)
+    if text[_skip_space(text, 0)] != "{":
         raise EnvelopeError("body: expected a JSON object")
     decoder = json.JSONDecoder(parse_int=str)
     members: dict[str, RawJson] = {}
@@ -96,14 +98,16 @@ def raw_members(content: bytes | str) -> dict[str, RawJson]:
     return members
 
 
-def raw_items(content: bytes | str) -> list[RawJson]:
+def raw_items(content: bytes | str | RawJson) -> list[RawJson]:
     """Return the items of a JSON array, each exactly as it was written.
+
+    A :class:`RawJson` is not validated again.
 
     Raises:
         EnvelopeError: Not an array, or not valid (see :class:`RawJson`).
     """
-    text, _ = _decode(content)
-    if not isinstance(parse_strictly(text), list):
+    text = _validated(content)
+    if text[_skip_space(text, 0)] != "[":
         raise EnvelopeError("body: expected a JSON array")
     decoder = json.JSONDecoder(parse_int=str)
     items: list[RawJson] = []
@@ -115,6 +119,14 @@ def raw_items(content: bytes | str) -> list[RawJson]:
         if text[at] == ",":
             at = _skip_space(text, at + 1)
     return items
+
+
+def _validated(content: bytes | str | RawJson) -> str:
+    if isinstance(content, RawJson):
+        return content.content.decode("utf-8")
+    text, _ = _decode(content)
+    parse_strictly(text)
+    return text
 
 
 def _trusted(text: str) -> RawJson:

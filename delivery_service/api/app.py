@@ -21,12 +21,14 @@ from delivery_service.api import (
     operations,
     problems,
     publishing,
+    scraping,
     secrets,
     tenants,
 )
 from delivery_service.api.boundary import Boundary
 from delivery_service.api.context import Context
 from delivery_service.clock import Clock
+from delivery_service.metrics import Metrics
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
@@ -54,6 +56,7 @@ def create_app(
     database: Database,
     sealer: Sealer,
     clock: Clock,
+    metrics: Metrics,
     on_publish: Callable[[], None] | None = None,
 ) -> FastAPI:
     """Make the API. ``on_publish`` is called after each commit that made a delivery due.
@@ -70,19 +73,22 @@ def create_app(
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
     )
-    app.state.surehook = Context(settings, database, sealer, clock, on_publish)
+    app.state.surehook = Context(settings, database, sealer, clock, on_publish, metrics)
     problems.install(app)
     limit = settings.max_body_bytes + ENVELOPE_ALLOWANCE
     app.add_middleware(Boundary, max_body_bytes=limit, larger={BATCH_PATH: max(limit, BATCH_BYTES)})
     for routes in (
+        # First, because routes are tried in their order.
+        publishing.routes,
+        publishing.batch_routes,
         health.routes,
+        scraping.routes,
         contract.routes,
         tenants.routes,
         endpoints.routes,
         secrets.routes,
         event_types.routes,
-        publishing.routes,
-        publishing.batch_routes,
+        publishing.other_routes,
         events.routes,
         deliveries.routes,
         operations.routes,

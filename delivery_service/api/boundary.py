@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delivery_service.api.problems import REQUEST_ID, Problem, render
+from delivery_service.api.problems import EXTRA_HEADERS, REQUEST_ID, Problem, render
 from wire.ids import new_id
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Boundary:
             if message["type"] == "http.response.start":
                 started = True
                 headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                headers += scope.get(EXTRA_HEADERS, ())
                 present = {name for name, _ in headers}
                 headers += [pair for pair in SECURITY_HEADERS if pair[0] not in present]
                 message = {**message, "headers": headers}

@@ -13,9 +13,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from delivery_service.api.callers import KnownKeys
 from delivery_service.api.catalogue import Catalogue
 from delivery_service.api.problems import Problem
+from delivery_service.api.publish_group import PublishGroup
 from delivery_service.clock import Clock
+from delivery_service.metrics import Metrics
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
@@ -41,7 +44,10 @@ class Context:
     sealer: Sealer
     clock: Clock
     on_publish: Callable[[], None] | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     catalogue: Catalogue = field(default_factory=Catalogue)
+    known_keys: KnownKeys = field(default_factory=KnownKeys)
+    publish_group: PublishGroup = field(default_factory=PublishGroup)
 
     @property
     def now(self) -> datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import Path, Query
@@ -17,8 +18,10 @@ from delivery_service.api.schemas.common import Page, path_id
 from delivery_service.api.schemas.keys import (
     ApiKey,
     CreatedApiKey,
+    CreatedPortalToken,
     KeyFilter,
     NewApiKey,
+    NewPortalToken,
     key_members,
 )
 from delivery_service.store import keys
@@ -39,6 +42,7 @@ async def create_key(context: Here, caller: Admin, body: NewApiKey) -> CreatedAp
             scope=body.scope,
             tenant_id=body.tenant,
             expires_at=body.expires_at,
+            rate_limit=body.rate_limit,
             now=context.now,
         )
         if keys.find(connection, new.key, context.now) is None:
@@ -51,6 +55,28 @@ async def create_key(context: Here, caller: Admin, body: NewApiKey) -> CreatedAp
     return CreatedApiKey(**key_members(row), key=key)
 
 
+@routes.post("/portal-tokens", status_code=201, responses=body_problems())
+async def create_portal_token(
+    context: Here, caller: Admin, body: NewPortalToken
+) -> CreatedPortalToken:
+    """Make a token with which a person of one tenant uses the portal for a while.
+
+    It is an API key of scope `tenant`, listed and revoked with the others, and removed a day after
+    it has expired.
+    """
+
+    lasts = timedelta(seconds=body.expires_in_seconds)
+
+    def create(connection: Connection) -> tuple[keys.NewKey, datetime]:
+        new, expires_at = keys.create_portal_token(connection, body.tenant, lasts, context.now)
+        row = _fetch(connection, new.id)
+        _note(connection, context, caller, "portal_token.created", row)
+        return new, expires_at
+
+    new, expires_at = await context.write(create)
+    return CreatedPortalToken(id=new.id, token=new.key, tenant=body.tenant, expires_at=expires_at)
+
+
 @routes.get("/keys", responses=responses(403))
 async def list_keys(
     context: Here, _caller: Admin, where: Annotated[KeyFilter, Query()]
@@ -61,6 +87,7 @@ async def list_keys(
         limit=where.limit + 1,
         before=read_cursor(where.cursor, last_id(API_KEY)),
         equal={"tenant_id": where.tenant, "scope": where.scope},
+        portal=where.portal,
     )
     return page_of(rows, where.limit, lambda row: ApiKey(**key_members(row)))
 
@@ -73,7 +100,10 @@ async def read_key(context: Here, _caller: Admin, key_id: KeyId) -> ApiKey:
 
 @routes.delete("/keys/{key_id}", status_code=204, responses=responses(404))
 async def revoke_key(context: Here, caller: Admin, key_id: KeyId) -> None:
-    """Revoke a key at once and for good. Its row stays, for the record."""
+    """Revoke a key for good. Its row stays, for the record.
+
+    At once in the process that answers; other processes stop accepting it within 2 seconds.
+    """
 
     def revoke(connection: Connection) -> None:
         row = _fetch(connection, key_id)
@@ -81,6 +111,7 @@ async def revoke_key(context: Here, caller: Admin, key_id: KeyId) -> None:
             _note(connection, context, caller, "key.revoked", row)
 
     await context.write(revoke)
+    context.known_keys.forget()
 
 
 def _note(connection: Connection, context: Context, caller: Caller, action: str, row: Row) -> None:

@@ -18,6 +18,8 @@ MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:surehook:problem:"
 REQUEST_ID = "surehook.request_id"
 """Key of the ASGI scope that holds the id of the request."""
+EXTRA_HEADERS = "surehook.headers"
+"""Key of the ASGI scope that holds headers to add to whatever is answered."""
 
 _INVALID = "invalid"
 _MESSAGE_PREFIXES = ("Value error, ", "Assertion failed, ")

@@ -14,7 +14,14 @@ from delivery_service.api.context import Context, Here
 from delivery_service.api.endpoints import PATH, EndpointId, fetch
 from delivery_service.api.idempotency import choose_key
 from delivery_service.api.problems import Problem, conflict, invalid, responses
-from delivery_service.api.routing import BatchRoute, RawMembersRoute, body_problems, router
+from delivery_service.api.routing import (
+    BatchRequest,
+    RawMembersRequest,
+    RawMembersRoute,
+    body_problems,
+    publishing_route,
+    router,
+)
 from delivery_service.api.schemas import events as schemas
 from delivery_service.api.schemas.common import EventType, TenantId
 from delivery_service.store import deliveries, endpoints, events
@@ -23,13 +30,22 @@ from sender.errors import IdempotencyConflict
 from wire.errors import EnvelopeTooLargeError, HeaderError, SurehookError
 from wire.rawjson import RawJson
 
-routes = router("events", RawMembersRoute)
-batch_routes = router("events", BatchRoute)
+routes = router("events", publishing_route(schemas.NewEvent, RawMembersRequest))
+batch_routes = router("events", publishing_route(schemas.NewBatch, BatchRequest))
+other_routes = router("events", RawMembersRoute)
 IdempotencyHeader = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
         description="As the member `idempotency_key`; bare or in double quotes.",
+    ),
+]
+TraceHeader = Annotated[
+    str | None,
+    Header(
+        alias="traceparent",
+        description="W3C Trace Context: the attempts are linked to this trace. One that can't be"
+        " read is ignored, as the standard asks for.",
     ),
 ]
 ACCEPTED: dict[int | str, dict[str, Any]] = {
@@ -41,20 +57,27 @@ ANY_BODY = {
         "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
 _POSITION = re.compile(r"at position ([0-9]+) of the batch")
 
 
 @routes.post("/events", status_code=202, responses={**body_problems(), **ACCEPTED})
 async def publish_event(
-    context: Here, _caller: Publisher, body: schemas.NewEvent, key: IdempotencyHeader = None
+    context: Here,
+    _caller: Publisher,
+    body: schemas.NewEvent,
+    key: IdempotencyHeader = None,
+    trace: TraceHeader = None,
 ) -> Response:
     """Publish an event to every endpoint of the tenant that matches its type.
 
     The answer comes after the commit. A key that was used for other content is refused with 422.
     """
     warnings = await context.catalogue.check(context, body.type, body.data, "#/data")
-    event = _event(body, choose_key(key, body.idempotency_key))
-    return _accepted(_shown((await _publish(context, [event], "#"))[0], warnings))
+    event = _event(body, choose_key(key, body.idempotency_key), trace_context(trace))
+    return _accepted(_shown(await _publish_one(context, event), warnings))
 
 
 @batch_routes.post(
@@ -65,7 +88,9 @@ async def publish_event(
         202: {"description": "Committed: they will be sent.", "model": schemas.PublishedBatch},
     },
 )
-async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatch) -> Response:
+async def publish_batch(
+    context: Here, _caller: Publisher, body: schemas.NewBatch, trace: TraceHeader = None
+) -> Response:
     """Publish up to 1,000 events in their order, all or none of them.
 
     The body may have 4 MiB; each event has the limit of a single one.
@@ -75,12 +100,13 @@ async def publish_batch(context: Here, _caller: Publisher, body: schemas.NewBatc
         await check(context, event.type, event.data, f"#/events/{position}/data")
         for position, event in enumerate(body.events)
     ]
-    batch = [_event(event, event.idempotency_key) for event in body.events]
-    done = await _publish(context, batch, "#/events/{}")
+    linked = trace_context(trace)
+    batch = [_event(event, event.idempotency_key, linked) for event in body.events]
+    done = await _publish_batch(context, batch)
     return _accepted({"items": [_shown(*item) for item in zip(done, warnings, strict=True)]})
 
 
-@routes.post(
+@other_routes.post(
     "/events/raw",
     status_code=202,
     responses={**responses(400, 413), **ACCEPTED},
@@ -93,6 +119,7 @@ async def publish_raw_event(
     tenant: Annotated[TenantId, Query()],
     type: Annotated[EventType, Query()],  # noqa: A002 - the word of the wire contract
     key: IdempotencyHeader = None,
+    trace: TraceHeader = None,
 ) -> Response:
     """Publish the request's body as it is, without an envelope, under its content type."""
     event = NewEvent(
@@ -101,11 +128,12 @@ async def publish_raw_event(
         body=await request.body(),
         content_type=request.headers.get("content-type", "application/octet-stream"),
         idempotency_key=choose_key(key, None),
+        trace_context=trace_context(trace),
     )
-    return _accepted(_shown((await _publish(context, [event], "#"))[0]))
+    return _accepted(_shown(await _publish_one(context, event)))
 
 
-@routes.post(
+@other_routes.post(
     f"{PATH}/test",
     status_code=202,
     tags=["endpoints"],
@@ -131,17 +159,38 @@ async def send_test(
     return _accepted(sent)
 
 
-def _event(body: schemas.NewEvent, key: str | None) -> NewEvent:
-    return NewEvent(tenant=body.tenant, type=body.type, data=body.data, idempotency_key=key)
+def _event(body: schemas.NewEvent, key: str | None, trace: str | None) -> NewEvent:
+    return NewEvent(
+        tenant=body.tenant,
+        type=body.type,
+        data=body.data,
+        idempotency_key=key,
+        trace_context=trace,
+    )
 
 
-async def _publish(context: Context, batch: list[NewEvent], pointer: str) -> list[Published]:
-    """Publish and commit. ``pointer`` leads to an event, with ``{}`` for its position."""
+def trace_context(header: str | None) -> str | None:
+    """Return a ``traceparent`` that can be read (W3C Trace Context, 3.2), or None."""
+    text = (header or "").strip(" \t")
+    return text if _TRACEPARENT.fullmatch(text) else None
+
+
+async def _publish_one(context: Context, event: NewEvent) -> Published:
+    try:
+        published = await context.publish_group.publish(context, event)
+    except SurehookError as error:
+        raise _refusal(error, "#") from None
+    if published.delivery_ids:
+        context.poke()
+    return published
+
+
+async def _publish_batch(context: Context, batch: list[NewEvent]) -> list[Published]:
     limit = context.settings.max_body_bytes
     try:
         done = await context.write(publish_many, batch, max_body_bytes=limit, now=context.now)
     except SurehookError as error:
-        raise _refusal(error, pointer) from None
+        raise _refusal(error, "#/events/{}") from None
     if any(published.delivery_ids for published in done):
         context.poke()
     return done

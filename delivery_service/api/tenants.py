@@ -156,6 +156,7 @@ async def delete_tenant(context: Here, caller: Admin, tenant_id: ThisTenant) -> 
         )
 
     await context.write(delete)
+    context.known_keys.forget()
 
 
 def _shown(connection: Connection, tenant_id: str) -> Tenant:

@@ -30,6 +30,14 @@ def create(
     days: Annotated[
         int | None, typer.Option(min=1, max=36500, help="Days until it expires. Default: never.")
     ] = None,
+    rate_limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=keys.MAX_RATE_LIMIT,
+            help="Requests in `key_rate_window`. Default: setting `key_rate_limit`.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an API key. It is shown once, and only its digest is stored."""
@@ -37,7 +45,12 @@ def create(
 
     def work(connection: Connection) -> keys.NewKey:
         new = keys.create(
-            connection, name=name, scope=scope, tenant_id=tenant, expires_at=expires_at
+            connection,
+            name=name,
+            scope=scope,
+            tenant_id=tenant,
+            expires_at=expires_at,
+            rate_limit=rate_limit,
         )
         after = {"name": name, "scope": scope.value}
         note(connection, "key.created", new.id, tenant_id=tenant, after=after)
@@ -56,7 +69,10 @@ def create(
 def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> None:
     """List API keys, newest first, revoked ones too."""
     rows = in_database(lambda database, _: database.read(keys.page, limit=limit, before=before))
-    shown = [{name: row[name] for name in (*SHOWN, "last_used_at")} for row in rows]
+    shown = [
+        {name: row[name] for name in (*SHOWN, "last_used_at", "rate_limit", "portal")}
+        for row in rows
+    ]
     if as_json:
         print_json(shown)
     else:
@@ -65,7 +81,7 @@ def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> 
 
 @app.command()
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")]) -> None:
-    """Revoke an API key for good."""
+    """Revoke an API key or portal token for good; the API refuses it within 2 seconds."""
 
     def work(connection: Connection) -> bool:
         revoked = keys.revoke(connection, key_id)
@@ -82,3 +98,22 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")])
 def encryption() -> None:
     """Print a new key for SUREHOOK_ENCRYPTION_KEYS. Nothing is stored."""
     typer.echo(generate_encryption_key())
+
+
+@app.command()
+def portal(
+    tenant: Annotated[str, typer.Argument(help="The tenant whose portal it opens.")],
+    minutes: Annotated[int, typer.Option(min=1, max=1440, help="Minutes until it expires.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Make a short-lived token for the portal of one tenant."""
+    new, expires_at = in_database(
+        lambda database, _: database.write(
+            keys.create_portal_token, tenant, timedelta(minutes=minutes)
+        )
+    )
+    shown = {"id": new.id, "token": new.key, "tenant": tenant, "expires_at": expires_at}
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields(shown.items())

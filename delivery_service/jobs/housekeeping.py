@@ -23,7 +23,7 @@ from delivery_service.jobs.operations import OperationRunner
 from delivery_service.jobs.sweep import Sweeper
 from delivery_service.metrics import Metrics
 from delivery_service.settings import Settings
-from delivery_service.store import retention, workers
+from delivery_service.store import keys, retention, workers
 from delivery_service.store.database import Database
 
 GAUGES_EVERY = timedelta(seconds=15)
@@ -39,6 +39,9 @@ Beyond that it is rolled back, and goes on elsewhere when the lease has ended.""
 
 UNSEEN = timedelta(hours=1)
 """Workers not seen for so long are forgotten; they were killed, or they would have said so."""
+
+TOKENS_KEPT = timedelta(days=1)
+"""Portal tokens are removed so long after they have expired."""
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +96,7 @@ class Housekeeping:
             "keys": self._sweeper.forget_keys,
             "secrets": self._expire_secrets,
             "workers": self._forget_workers,
+            "portal_tokens": self._remove_portal_tokens,
         }
         for name, job in work.items():
             self._add(name, job)
@@ -160,6 +164,12 @@ class Housekeeping:
 
     async def _forget_workers(self) -> None:
         await self._database.write(workers.forget_unseen, UNSEEN, self._clock.now())
+
+    async def _remove_portal_tokens(self) -> None:
+        removed = await self._database.write(
+            keys.remove_portal_tokens, TOKENS_KEPT, self._clock.now()
+        )
+        self._metrics.removed["portal_tokens"] += removed
 
     async def _watch_clock(self) -> None:
         """Run everything anew when the clock was set.

@@ -28,6 +28,7 @@ from sender.client.results import (
     ApiKey,
     CreatedApiKey,
     CreatedEndpoint,
+    CreatedPortalToken,
     Endpoint,
     Page,
     Ready,
@@ -146,8 +147,16 @@ class KeyOperations:
 
     @operation
     def revoke_key(self, key_id: str) -> Request[None]:
-        """Revoke a key at once and for good."""
+        """Revoke a key for good; every process has stopped accepting it after 2 seconds."""
         return delete(_key_path(key_id))
+
+    @operation
+    def create_portal_token(
+        self, *, tenant: str, expires_in_seconds: int = 3600
+    ) -> Request[CreatedPortalToken]:
+        """Make a token with which a person of one tenant uses the portal, for a day at most."""
+        members = {"tenant": tenant, "expires_in_seconds": expires_in_seconds}
+        return send("POST", "/v1/portal-tokens", CreatedPortalToken, members)
 
 
 class ServiceOperations:

@@ -122,10 +122,13 @@ class KeyFilter(Paging, total=False):
 
     tenant: str | None
     scope: str | None
+    portal: bool | None
 
 
 class NewKey(TypedDict, total=False):
-    """What an API key can be created with; ``tenant`` is for the scope ``tenant`` only."""
+    """What an API key can be created with; ``tenant`` is for the scope ``tenant`` only.
+    ``rate_limit``: requests in a window of the service's setting `key_rate_window`."""
 
     tenant: str | None
     expires_at: datetime | None
+    rate_limit: int | None

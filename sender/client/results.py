@@ -209,6 +209,8 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    rate_limit: int | None
+    portal: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,16 @@ class CreatedApiKey(ApiKey):
     """An API key, which is shown this once."""
 
     key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedPortalToken:
+    """A token for the portal of one tenant, which is shown this once. ``id`` revokes it."""
+
+    id: str
+    token: str = field(repr=False)
+    tenant: str
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

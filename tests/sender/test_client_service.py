@@ -294,9 +294,29 @@ async def test_events_and_deliveries(call: Caller, served: Served, tenant: str) 
     assert (await call("redeliver", delivery.id)).status == "pending"
 
 
+async def test_portal_tokens(call: Caller, kind: str, served: Served) -> None:
+    tenant = f"portal of {kind}"
+    await call("create_endpoint", tenant=tenant, url="https://hooks.example.com/in")
+    made = await call("create_portal_token", tenant=tenant, expires_in_seconds=600)
+    assert made.tenant == tenant
+    assert made.token not in repr(made)
+    own = Caller(kind, served.url, made.token)
+    [endpoint] = await own.all("list_endpoints")
+    assert endpoint.tenant == tenant
+    [found] = await call.all("list_keys", tenant=tenant, portal=True)
+    assert (found.id, found.expires_at) == (made.id, made.expires_at)
+    await call("revoke_key", made.id)
+    with pytest.raises(ApiError):
+        await own.all("list_endpoints")
+    await own.close()
+
+
 async def test_keys(call: Caller, kind: str, served: Served) -> None:
     soon = datetime.now(UTC) + timedelta(days=1)
-    made = await call("create_key", name=kind, scope="tenant", tenant=kind, expires_at=soon)
+    made = await call(
+        "create_key", name=kind, scope="tenant", tenant=kind, expires_at=soon, rate_limit=9
+    )
+    assert (made.rate_limit, made.portal) == (9, False)
     assert (made.scope, made.tenant, made.expires_at) == ("tenant", kind, soon)
     assert made.key not in repr(made)
     assert (await call("read_key", made.id)).hint == made.hint

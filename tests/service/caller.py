@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -13,6 +14,8 @@ from fastapi import FastAPI
 from delivery_service.bootstrap import Service
 from delivery_service.clock import ManualClock
 
+EXPIRY = datetime(2026, 11, 30, 9, tzinfo=UTC)
+"""An hour less than a day after the tests' clock starts."""
 URL = "https://hooks.example.com/in"
 KINDS: dict[str, dict[str, Any]] = {
     "admin": {"scope": "admin"},
@@ -20,6 +23,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "read": {"scope": "read"},
     "tenant": {"scope": "tenant", "tenant_id": "acme"},
     "other": {"scope": "tenant", "tenant_id": "globex"},
+    "portal": {"scope": "tenant", "tenant_id": "acme", "portal": True, "expires_at": EXPIRY},
+    "expired": {"scope": "admin", "expires_at": EXPIRY - timedelta(days=2)},
 }
 
 

@@ -288,3 +288,13 @@ async def test_d02_schedules_are_kept_as_they_read(sqlite_api: Api, schedule: ob
     created = await sqlite_api.endpoint(schedule=schedule)
     expected = {"": "[]", "[0, 0, 5]": "0,0,5s"}.get(str(schedule), str(schedule))
     assert created["schedule"] == expected
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+async def test_a17_an_endpoint_has_no_method_of_its_own(sqlite_api: Api, method: str) -> None:
+    """Every attempt is a POST with the signed body, so there is nothing to choose."""
+    body = {"tenant": "acme", "url": URL, "method": method}
+    problem = await sqlite_api.problem(422, "POST", "/v1/endpoints", json=body)
+    assert problem["errors"][0]["pointer"] == "#/method"
+    path = f"/v1/endpoints/{(await sqlite_api.endpoint())['id']}"
+    await sqlite_api.problem(422, "PATCH", path, json={"method": method})

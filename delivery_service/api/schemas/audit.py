@@ -36,6 +36,7 @@ Action = Literal[
     "event_type.archived",
     "key.created",
     "key.revoked",
+    "portal_token.created",
 ]
 
 
