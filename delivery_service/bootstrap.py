@@ -19,6 +19,7 @@ from delivery_service.clock import Clock, DatabaseClock
 from delivery_service.jobs.housekeeping import Housekeeping
 from delivery_service.listener import listening
 from delivery_service.metrics import Metrics
+from delivery_service.net.authentication import Authenticator
 from delivery_service.net.rules import guard_policy
 from delivery_service.net.transport import AiohttpTransport, Transport
 from delivery_service.policy.health import HealthRules
@@ -54,8 +55,10 @@ class Service:
     def worker(self, transport: Transport | None = None) -> Worker:
         """Make a worker, on aiohttp unless ``transport`` is given."""
         settings = self.settings
+        transport = transport or make_transport(settings)
         sending = Sending(
-            transport=transport or make_transport(settings),
+            transport=transport,
+            authenticator=Authenticator(transport, self.clock.monotonic),
             targets=Targets(settings, self.sealer),
             schedule=RetrySchedule.parse(settings.schedule),
             rules=RetryRules(settings.retry_after_cap, settings.retry_jitter),
@@ -100,6 +103,7 @@ class Service:
             sealer=self.sealer,
             clock=self.clock,
             on_publish=on_publish,
+            transport=lambda: make_transport(self.settings),
         )
 
     async def close(self) -> None:

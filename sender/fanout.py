@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Insert, bindparam, select, update
 
 from sender import tables
+from sender.errors import PublishError
 from sender.matching import Candidate
 from sender.rows import columns_of, insert_from, parameters
 from sender.types import UtcDateTime, moment
 from wire.ids import DELIVERY, id_time, new_id
+
+LONGEST_DELAY = timedelta(days=90)
+"""How far ahead ``deliver_at`` may be."""
 
 _ENDPOINTS = select(
     tables.endpoints.c.id,
@@ -60,6 +64,17 @@ def fan_out(
         delivery_ids[event["id"]] = [row["id"] for row in rows]
     insert_deliveries(connection, deliveries, now)
     return delivery_ids
+
+
+def check_deliver_at(given: datetime | None, at: datetime) -> datetime | None:
+    """Return ``given`` if a first attempt may be due then, seen from ``at``; else raise."""
+    if given is None:
+        return None
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise PublishError("deliver_at must be a datetime with a time zone")
+    if given - at > LONGEST_DELAY:
+        raise PublishError(f"deliver_at may be {LONGEST_DELAY.days} days ahead at most")
+    return given
 
 
 def postpone(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, tuple_
@@ -20,8 +20,9 @@ from sqlalchemy.orm import Session
 
 from sender import tables
 from sender.errors import IdempotencyConflict, PublishError
-from sender.fanout import fan_out, insert_deliveries, postpone
+from sender.fanout import check_deliver_at, fan_out, insert_deliveries, postpone
 from sender.matching import check_channels
+from sender.models import EventModel, type_and_data
 from sender.rows import insert_rows
 from wire.envelope import DEFAULT_SIZE_LIMIT, check_event_type, check_size, encode_event
 from wire.errors import SurehookError
@@ -31,8 +32,7 @@ from wire.ids import EVENT, id_time, new_id
 MAX_TENANT_LENGTH = 256
 MAX_KEY_LENGTH = 256
 MAX_TRACE_LENGTH = 512
-LONGEST_DELAY = timedelta(days=90)
-"""How far ahead ``deliver_at`` may be."""
+
 
 _MISSING: Any = object()
 
@@ -79,8 +79,9 @@ def publish(
     session: Session | Connection,
     *,
     tenant: str,
-    type: str,  # noqa: A002 - the word of the wire contract
+    type: str | None = None,  # noqa: A002 - the word of the wire contract
     data: Any = _MISSING,
+    event: EventModel | None = None,
     body: bytes | None = None,
     content_type: str = "application/json",
     idempotency_key: str | None = None,
@@ -92,13 +93,22 @@ def publish(
 ) -> Published:
     """Publish one event in the transaction of ``session``. See `NewEvent` for the fields.
 
+    ``event``: an object of a model that has ``event_type``, instead of type and data
+    (`sender.models`).
+
     ``max_body_bytes`` limits the body as sent. ``now`` replaces the clocks in tests.
 
     Raises `wire.errors.WireError` for a type, content type or data that can't be sent unchanged,
     `PublishError` for any other unusable field and `IdempotencyConflict` for a key used for
     other content. In all three cases nothing has been stored.
     """
-    event = NewEvent(
+    if event is not None:
+        if type is not None or data is not _MISSING or body is not None:
+            raise PublishError("event has a type and data; give neither them nor body beside it")
+        type, data = type_and_data(event)  # noqa: A001 - see above
+    elif type is None:
+        raise PublishError("give type and data, or event")
+    new = NewEvent(
         tenant=tenant,
         type=type,
         data=data,
@@ -109,7 +119,7 @@ def publish(
         deliver_at=deliver_at,
         channels=channels,
     )
-    return publish_many(session, [event], max_body_bytes=max_body_bytes, now=now)[0]
+    return publish_many(session, [new], max_body_bytes=max_body_bytes, now=now)[0]
 
 
 async def publish_async(session: AsyncSession | AsyncConnection, **event: Any) -> Published:
@@ -182,7 +192,7 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
         body = content = event.body
     check_size(body, max_body_bytes)
     channels = check_channels(event.channels)
-    deliver_at = _check_deliver_at(event.deliver_at, now or created_at)
+    deliver_at = check_deliver_at(event.deliver_at, now or created_at)
     return {
         "id": event_id,
         "tenant_id": event.tenant,
@@ -196,16 +206,6 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
         "channels": channels or None,
         "deliver_at": deliver_at,
     }
-
-
-def _check_deliver_at(given: datetime | None, at: datetime) -> datetime | None:
-    if given is None:
-        return None
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise PublishError("deliver_at must be a datetime with a time zone")
-    if given - at > LONGEST_DELAY:
-        raise PublishError(f"deliver_at may be {LONGEST_DELAY.days} days ahead at most")
-    return given
 
 
 def check_tenant(tenant: str) -> str:

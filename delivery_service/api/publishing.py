@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request, Response
 from sqlalchemy import Connection
 
-from delivery_service.api.auth import Editor, Publisher
+from delivery_service.api.auth import Caller, Editor, Publisher
 from delivery_service.api.context import Context, Here
 from delivery_service.api.endpoints import PATH, EndpointId, fetch
 from delivery_service.api.idempotency import choose_key
-from delivery_service.api.problems import Problem, conflict, invalid, responses
+from delivery_service.api.problems import Problem, conflict, invalid, not_found, responses
 from delivery_service.api.routing import BatchRoute, RawMembersRoute, body_problems, router
 from delivery_service.api.schemas import events as schemas
-from delivery_service.api.schemas.common import EventType, TenantId
-from delivery_service.store import deliveries, endpoints, events
+from delivery_service.api.schemas.common import Channels, EventType, Moment, TenantId
+from delivery_service.store import deliveries, endpoints, event_types, events
 from sender import NewEvent, Published, publish_many
 from sender.errors import IdempotencyConflict
 from wire.errors import EnvelopeTooLargeError, HeaderError, SurehookError
@@ -92,6 +92,8 @@ async def publish_raw_event(
     request: Request,
     tenant: Annotated[TenantId, Query()],
     type: Annotated[EventType, Query()],  # noqa: A002 - the word of the wire contract
+    deliver_at: Annotated[Moment | None, Query()] = None,
+    channel: Annotated[Channels | None, Query()] = None,
     key: IdempotencyHeader = None,
 ) -> Response:
     """Publish the request's body as it is, without an envelope, under its content type."""
@@ -101,6 +103,8 @@ async def publish_raw_event(
         body=await request.body(),
         content_type=request.headers.get("content-type", "application/octet-stream"),
         idempotency_key=choose_key(key, None),
+        deliver_at=deliver_at,
+        channels=channel or (),
     )
     return _accepted(_shown((await _publish(context, [event], "#"))[0]))
 
@@ -116,13 +120,36 @@ async def send_test(
 ) -> Response:
     """Send a test event to this endpoint alone, whatever types it is registered for."""
     test = body or schemas.NewTest(type="surehook.test", data=RawJson(b"{}"))
+    return await _send_alone(context, caller, endpoint_id, test.type, test.data)
 
+
+@routes.post(
+    f"{PATH}/send-example",
+    status_code=202,
+    tags=["endpoints"],
+    responses={**body_problems(404, 409), **ACCEPTED},
+)
+async def send_example(
+    context: Here, caller: Editor, endpoint_id: EndpointId, body: schemas.NewExample
+) -> Response:
+    """Send the catalogue's example of an event type to this endpoint alone."""
+    row = await context.read(event_types.get, body.type)
+    if row is None:
+        raise not_found("event type")
+    if row["example"] is None:
+        raise conflict("no-example", "The catalogue has no example of this event type.")
+    return await _send_alone(context, caller, endpoint_id, body.type, row["example"])
+
+
+async def _send_alone(
+    context: Context, caller: Caller, endpoint_id: str, event_type: str, data: Any
+) -> Response:
     def send(connection: Connection) -> dict[str, Any]:
         endpoints.lock_health(connection, [endpoint_id])
         endpoint = fetch(connection, caller, endpoint_id)
         if endpoint["status"] != endpoints.ENABLED:
             raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
-        event = events.add(connection, endpoint["tenant_id"], test.type, test.data, context.now)
+        event = events.add(connection, endpoint["tenant_id"], event_type, data, context.now)
         delivery_id = deliveries.add(connection, event, endpoint_id, context.now)
         return {"id": event["id"], "deliveries": [delivery_id], "duplicate": False}
 
@@ -132,7 +159,14 @@ async def send_test(
 
 
 def _event(body: schemas.NewEvent, key: str | None) -> NewEvent:
-    return NewEvent(tenant=body.tenant, type=body.type, data=body.data, idempotency_key=key)
+    return NewEvent(
+        tenant=body.tenant,
+        type=body.type,
+        data=body.data,
+        idempotency_key=key,
+        deliver_at=body.deliver_at,
+        channels=body.channels or (),
+    )
 
 
 async def _publish(context: Context, batch: list[NewEvent], pointer: str) -> list[Published]:

@@ -17,10 +17,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    func,
     select,
     update,
 )
 
+from delivery_service.store.narrowing import Narrow
 from sender.publish import insert_deliveries
 from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, queue
@@ -35,18 +37,22 @@ _CHANGES: Columns = (
     ("ended", Boolean()),
     ("status", Text()),
     ("reason", Text()),
+    ("last_outcome", Text()),
 )
 
 
 def apply(
     connection: Connection, changes: Sequence[Mapping[str, Any]], now: datetime | None = None
 ) -> None:
-    """Record what attempts came to: ``id``, ``attempted`` (attempts to add: 0 or 1), ``status``
-    and ``reason``. For leases that were still their worker's only."""
+    """Record what attempts came to: ``id``, ``attempted`` (attempts to add: 0 or 1), ``status``,
+    ``reason`` and, if one was made, ``last_outcome``. For leases that were still their worker's
+    only."""
     if not changes:
         return
     statement = _apply(connection.dialect.name, now is not None)
-    rows = [{**change, "ended": change["status"] != PENDING} for change in changes]
+    rows = [
+        {"last_outcome": None, **change, "ended": change["status"] != PENDING} for change in changes
+    ]
     connection.execute(statement, {"now": now, **parameters(connection, _CHANGES, rows)})
 
 
@@ -63,6 +69,7 @@ def _apply(dialect: str, manual: bool) -> Executable:
             reason=changes.c.reason,
             undelivered=changes.c.status.not_in((PENDING, "delivered")),
             ended_at=case((changes.c.ended, now), else_=None),
+            last_outcome=func.coalesce(changes.c.last_outcome, deliveries.c.last_outcome),
         )
     )
 
@@ -199,6 +206,7 @@ def page(
     status: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    narrow: Narrow | None = None,
 ) -> list[dict[str, Any]]:
     """Return up to ``limit`` deliveries, newest first, from the one after ``before`` on.
 
@@ -214,6 +222,8 @@ def page(
         query = query.where(deliveries.c.undelivered)
     if status == PENDING:
         query = query.where(queue.c.delivery_id.is_not(None))
+    if narrow is not None:
+        query = query.where(*narrow.conditions())
     if before is not None:
         query = query.where(deliveries.c.id < before)
     if since is not None:

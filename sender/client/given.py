@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 Schedule: TypeAlias = str | Sequence[float]
 """A preset, a list such as ``1m,5m,30m``, or seconds."""
@@ -20,13 +20,20 @@ class TenantSettings(TypedDict, total=False):
     name: str | None
     schedule: Schedule | None
     profiles: Sequence[str] | None
+    rate_limit: float | None
 
 
 class EndpointSettings(TypedDict, total=False):
     """Settings of an endpoint. ``timeout``: seconds of an attempt; ``rate_limit``: requests a
-    second; ``headers`` replaces all custom headers."""
+    second; ``headers`` replaces all custom headers; ``filter`` is what `sender.filters` describes;
+    ``authentication`` has a ``type`` (``basic``, ``bearer``, ``oauth2``) and what it needs."""
 
     description: str | None
+    uid: str | None
+    metadata: Mapping[str, str] | None
+    channels: Sequence[str] | None
+    filter: Mapping[str, Any] | None
+    authentication: Mapping[str, str] | None
     event_types: Sequence[str] | None
     schedule: Schedule | None
     profiles: Sequence[str] | None
@@ -86,6 +93,14 @@ class DeliveryFilter(Paging, total=False):
     status: Literal["pending", "delivered", "dead", "cancelled", "skipped"] | None
     since: datetime | None
     until: datetime | None
+    ended_since: datetime | None
+    ended_until: datetime | None
+    reason: str | None
+    last_outcome: str | None
+    min_attempts: int | None
+    max_attempts: int | None
+    in_flight: bool | None
+    copy_of: str | None
 
 
 class EndpointFilter(Paging, total=False):
@@ -93,6 +108,7 @@ class EndpointFilter(Paging, total=False):
 
     tenant: str | None
     status: Literal["enabled", "disabled"] | None
+    uid: str | None
 
 
 class KeyFilter(Paging, total=False):

@@ -146,7 +146,10 @@ class _EventHead:
     type: str
     content_type: str
     idempotency_key: str | None
+    channels: tuple[str, ...]
+    deliver_at: datetime | None
     created_at: datetime
+    body_deleted_at: datetime | None
     size: int
 
 
@@ -233,6 +236,9 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin is dict:
         _check(isinstance(value, dict), where, "an object")
         return {name: _convert(arguments[1], each, where) for name, each in value.items()}
+    if kind is Any:
+        _check(value is not _MISSING, where, "a value")
+        return value
     if kind is datetime:
         try:
             return parse_timestamp(value)

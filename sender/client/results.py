@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -32,8 +32,21 @@ class Tenant:
     name: str | None
     schedule: str | None
     profiles: tuple[str, ...] | None
+    rate_limit: float | None
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticationInfo:
+    """How requests authenticate to the receiver, without what is secret."""
+
+    type: str
+    username: str | None
+    token_url: str | None
+    client_id: str | None
+    scope: str | None
+    audience: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +70,12 @@ class Endpoint:
     id: str
     tenant: str
     url: str
+    uid: str | None
     description: str
+    metadata: dict[str, str]
     event_types: tuple[str, ...]
+    channels: tuple[str, ...]
+    filter: dict[str, Any] | None
     status: str
     disabled_reason: str | None
     disabled_at: datetime | None
@@ -68,6 +85,8 @@ class Endpoint:
     max_in_flight: int | None
     rate_limit: float | None
     headers: dict[str, str]
+    authentication: AuthenticationInfo | None
+    verified_at: datetime | None
     circuit: Circuit
     created_at: datetime
     updated_at: datetime
@@ -117,7 +136,10 @@ class Event:
     type: str
     content_type: str
     idempotency_key: str | None
+    channels: tuple[str, ...]
+    deliver_at: datetime | None
     created_at: datetime
+    body_deleted_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +162,7 @@ class Delivery:
     status: str
     reason: str | None
     attempts: int
+    last_outcome: str | None
     in_flight: bool
     next_attempt_at: datetime | None
     copy_of: str | None
