@@ -54,7 +54,7 @@ def fan_out(
     deliveries = []
     for event in events:
         body = None if event["id"] in raw else event["body"]
-        candidate = Candidate(event["type"], event["channels"], body)
+        candidate = Candidate(event["type"], (event["channels"] or "").split(), body)
         rows = [
             _delivery_row(event, endpoint, now)
             for endpoint in by_tenant[event["tenant_id"]]

@@ -203,7 +203,7 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
         "fingerprint": _fingerprint(event, content) if event.idempotency_key else None,
         "trace_context": event.trace_context,
         "created_at": created_at,
-        "channels": channels or None,
+        "channels": " ".join(channels) or None,
         "deliver_at": deliver_at,
     }
 

@@ -129,7 +129,8 @@ events = Table(
     Column("created_at", UtcDateTime, nullable=False),
     # Set when the body was deleted for privacy; the history stays.
     Column("body_deleted_at", UtcDateTime),
-    Column("channels", JSON(none_as_null=True)),
+    # Separated by spaces.
+    Column("channels", Text),
     # When the first attempt is due, if not at once.
     Column("deliver_at", UtcDateTime),
     Index("ix_surehook_events_tenant", "tenant_id", "id"),

@@ -57,9 +57,12 @@ def _starts(where: StatsRange, now: datetime) -> list[datetime]:
         if since >= until:
             raise invalid("#/since", "must be before until", "query")
         _check_length(where.per, until - since)
-        return [_EPOCH + step * number for number in range(since, until)]
+        ends = [_EPOCH + step * number for number in range(since, until + 1)]
     except OverflowError:
         raise invalid("#/until", "is out of range", "query") from None
+    if ends[0] < _EPOCH:  # ids know no earlier time
+        raise invalid("#/since", "is out of range", "query")
+    return ends[:-1]
 
 
 def _check_length(per: Per, length: int) -> None:

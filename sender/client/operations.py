@@ -8,6 +8,7 @@ from sender.client.administering import (
     ServiceOperations,
     TenantOperations,
 )
+from sender.client.catalogue import AuditOperations, CatalogueOperations
 from sender.client.publishing import DeliveryOperations, EventOperations
 
 
@@ -17,6 +18,8 @@ class Operations(
     EndpointOperations,
     TenantOperations,
     KeyOperations,
+    CatalogueOperations,
+    AuditOperations,
     ServiceOperations,
 ):
     """All operations. A new one is one method of one of these classes, for both clients."""

@@ -136,6 +136,6 @@ class EventFilter(PageParameters):
 
 def event_members(row: dict[str, Any]) -> dict[str, Any]:
     """Return the members of an event, without its body."""
-    members = {**row, "tenant": row["tenant_id"], "channels": row["channels"] or []}
+    members = {**row, "tenant": row["tenant_id"], "channels": (row["channels"] or "").split()}
     members.pop("body", None)
     return members

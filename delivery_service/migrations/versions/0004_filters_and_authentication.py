@@ -24,7 +24,7 @@ def upgrade() -> None:
     op.add_column("surehook_endpoints", sa.Column("filter", sa.JSON()))
     op.add_column("surehook_endpoints", sa.Column("authentication", sa.LargeBinary()))
     op.add_column("surehook_endpoints", sa.Column("verified_at", MOMENT))
-    op.add_column("surehook_events", sa.Column("channels", sa.JSON()))
+    op.add_column("surehook_events", sa.Column("channels", sa.Text()))
     op.add_column("surehook_events", sa.Column("deliver_at", MOMENT))
     op.add_column("surehook_deliveries", sa.Column("last_outcome", sa.Text()))
     op.create_index("ix_surehook_attempts_endpoint", "surehook_attempts", ["endpoint_id", "id"])
