@@ -213,21 +213,24 @@ def page(
     ``since`` (inclusive) and ``until`` (exclusive) bound the time of creation, which ids begin
     with, so that they narrow the same index that orders the page.
     """
-    query: Select[Any] = _WITH_QUEUE.order_by(deliveries.c.id.desc()).limit(limit)
+    # What is pending is read from the queue, which holds nothing else.
+    only_queued = status == PENDING or (narrow is not None and narrow.in_flight is True)
+    ids = queue.c.delivery_id if only_queued else deliveries.c.id
+    query: Select[Any] = _WITH_QUEUE.order_by(ids.desc()).limit(limit)
     equal = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "event_id": event_id}
     for column, value in {**equal, "event_type": event_type, "status": status}.items():
         if value is not None:
             query = query.where(deliveries.c[column] == value)
     if status is not None and status not in (PENDING, "delivered"):
         query = query.where(deliveries.c.undelivered)
-    if status == PENDING:
+    if only_queued:
         query = query.where(queue.c.delivery_id.is_not(None))
     if narrow is not None:
         query = query.where(*narrow.conditions())
     if before is not None:
-        query = query.where(deliveries.c.id < before)
+        query = query.where(ids < before)
     if since is not None:
-        query = query.where(deliveries.c.id >= first_id(DELIVERY, since))
+        query = query.where(ids >= first_id(DELIVERY, since))
     if until is not None:
-        query = query.where(deliveries.c.id < first_id(DELIVERY, until))
+        query = query.where(ids < first_id(DELIVERY, until))
     return [row._asdict() for row in connection.execute(query)]

@@ -243,6 +243,7 @@ async def test_stats_of_an_endpoint_over_time(api: Api) -> None:
         {"per": "day", "since": "2025-01-01T00:00:00Z"},
         {"since": "0001-01-01T00:00:00Z", "until": "0001-01-01T00:00:00Z"},
         {"until": "9999-12-31T23:59:59Z"},
+        {"since": "0001-01-01T00:00:00Z", "until": "0001-01-02T00:00:00Z"},
     ],
 )
 async def test_stats_of_no_such_range(sqlite_api: Api, params: dict[str, str]) -> None:
