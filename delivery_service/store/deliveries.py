@@ -218,7 +218,10 @@ def page(
     ids = queue.c.delivery_id if only_queued else deliveries.c.id
     query: Select[Any] = _WITH_QUEUE.order_by(ids.desc()).limit(limit)
     equal = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "event_id": event_id}
-    for column, value in {**equal, "event_type": event_type, "status": status}.items():
+    # A delivery is in the queue as long as it is pending, and asking for its status as well would
+    # tempt a planner without statistics to read all deliveries for the few it expects.
+    its_status = None if status == PENDING else status
+    for column, value in {**equal, "event_type": event_type, "status": its_status}.items():
         if value is not None:
             query = query.where(deliveries.c[column] == value)
     if status is not None and status not in (PENDING, "delivered"):
