@@ -115,7 +115,7 @@ def imported(document: Mapping[str, Any], name: str) -> Imported:
         schema = {**data, **parts} if data or parts else None
     if schema is not None:
         _check_schema(schema)
-    description = operation.get("description") or operation.get("summary")
+    description = operation.get("description", operation.get("summary"))
     return Imported(
         name,
         description if isinstance(description, str) else "",
