@@ -20,6 +20,7 @@ from delivery_service.jobs.housekeeping import Housekeeping
 from delivery_service.jobs.operations import OperationRunner
 from delivery_service.listener import listening
 from delivery_service.metrics import Metrics
+from delivery_service.net.authentication import Authenticator
 from delivery_service.net.rules import guard_policy
 from delivery_service.net.transport import AiohttpTransport, Transport
 from delivery_service.policy.health import HealthRules
@@ -70,8 +71,10 @@ class Service:
     def sending(self, transport: Transport | None = None) -> Sending:
         """Make what attempts have in common, on aiohttp unless ``transport`` is given."""
         settings = self.settings
+        transport = transport or make_transport(settings)
         return Sending(
-            transport=transport or make_transport(settings),
+            transport=transport,
+            authenticator=Authenticator(transport, self.clock.monotonic),
             targets=Targets(settings, self.sealer),
             schedule=RetrySchedule.parse(settings.schedule),
             rules=RetryRules(settings.retry_after_cap, settings.retry_jitter),
@@ -107,6 +110,7 @@ class Service:
             clock=self.clock,
             metrics=self.metrics,
             on_publish=on_publish,
+            transport=lambda: make_transport(self.settings),
         )
 
     async def close(self) -> None:

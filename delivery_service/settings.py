@@ -91,6 +91,12 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         256 * 1024, ge=1024, le=16 * 2**20, description="Largest body of an event, in bytes."
     )
+    require_ownership_proof: bool = Field(
+        False,
+        description="Whether an endpoint stays disabled, as `unverified`, until its receiver has"
+        " answered a signed challenge, and again when its URL changes. Endpoints that are enabled"
+        " when this is switched on stay so.",
+    )
     secret_overlap: Seconds = Field(
         timedelta(hours=24),
         description="How long a rotated-out secret goes on signing beside its successor.",

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from sender.errors import IdempotencyConflict, PublishError
+from sender.models import register_event_types
 from sender.publish import NewEvent, Published, publish, publish_async, publish_many
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "publish",
     "publish_async",
     "publish_many",
+    "register_event_types",
 ]
 
 

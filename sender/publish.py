@@ -11,27 +11,28 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Insert, bindparam, delete, select, tuple_
+from sqlalchemy import Connection, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from sender import tables
 from sender.errors import IdempotencyConflict, PublishError
-from sender.matching import matches
-from sender.rows import columns_of, insert_from, insert_rows, parameters
-from sender.types import UtcDateTime, moment
+from sender.fanout import check_deliver_at, fan_out, insert_deliveries, postpone
+from sender.matching import check_channels
+from sender.models import EventModel, type_and_data
+from sender.rows import insert_rows
 from wire.envelope import DEFAULT_SIZE_LIMIT, check_event_type, check_size, encode_event
 from wire.errors import SurehookError
 from wire.headers import check_content_type
-from wire.ids import DELIVERY, EVENT, id_time, new_id
+from wire.ids import EVENT, id_time, new_id
 
 MAX_TENANT_LENGTH = 256
 MAX_KEY_LENGTH = 256
 MAX_TRACE_LENGTH = 512
+
 
 _MISSING: Any = object()
 
@@ -48,6 +49,9 @@ class NewEvent:
     ``idempotency_key``: unique per tenant; a repeat with the same content returns the first
     event.
     ``trace_context``: a W3C ``traceparent`` to link the attempts to.
+    ``deliver_at``: an aware datetime, at most 90 days ahead, before which nothing is sent; a past
+    one means at once. Endpoints are matched when it is published, and can be disabled until then.
+    ``channels``: up to 20; an endpoint that has channels gets only events with one of them.
     """
 
     tenant: str
@@ -57,6 +61,8 @@ class NewEvent:
     content_type: str = "application/json"
     idempotency_key: str | None = None
     trace_context: str | None = None
+    deliver_at: datetime | None = None
+    channels: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +79,22 @@ def publish(
     session: Session | Connection,
     *,
     tenant: str,
-    type: str,  # noqa: A002 - the word of the wire contract
+    type: str | None = None,  # noqa: A002 - the word of the wire contract
     data: Any = _MISSING,
+    event: EventModel | None = None,
     body: bytes | None = None,
     content_type: str = "application/json",
     idempotency_key: str | None = None,
     trace_context: str | None = None,
+    deliver_at: datetime | None = None,
+    channels: Sequence[str] = (),
     max_body_bytes: int = DEFAULT_SIZE_LIMIT,
     now: datetime | None = None,
 ) -> Published:
     """Publish one event in the transaction of ``session``. See `NewEvent` for the fields.
+
+    ``event``: an object of a model that has ``event_type``, instead of type and data
+    (`sender.models`).
 
     ``max_body_bytes`` limits the body as sent. ``now`` replaces the clocks in tests.
 
@@ -90,7 +102,13 @@ def publish(
     `PublishError` for any other unusable field and `IdempotencyConflict` for a key used for
     other content. In all three cases nothing has been stored.
     """
-    event = NewEvent(
+    if event is not None:
+        if type is not None or data is not _MISSING or body is not None:
+            raise PublishError("event has a type and data; give neither them nor body beside it")
+        type, data = type_and_data(event)  # noqa: A001 - see above
+    elif type is None:
+        raise PublishError("give type and data, or event")
+    new = NewEvent(
         tenant=tenant,
         type=type,
         data=data,
@@ -98,8 +116,10 @@ def publish(
         content_type=content_type,
         idempotency_key=idempotency_key,
         trace_context=trace_context,
+        deliver_at=deliver_at,
+        channels=channels,
     )
-    return publish_many(session, [event], max_body_bytes=max_body_bytes, now=now)[0]
+    return publish_many(session, [new], max_body_bytes=max_body_bytes, now=now)[0]
 
 
 async def publish_async(session: AsyncSession | AsyncConnection, **event: Any) -> Published:
@@ -121,10 +141,13 @@ def publish_many(
     ``await session.run_sync(publish_many, events)``.
     """
     connection = session.connection() if isinstance(session, Session) else session
+    events = list(events)
     rows = _event_rows(events, max_body_bytes, now)
+    raw = {row["id"] for row, event in zip(rows, events, strict=True) if event.body is not None}
     first_ids = _insert_events(connection, rows)
     fresh = [row for row in rows if first_ids[row["id"]] == row["id"]]
-    deliveries = _fan_out(connection, fresh, now)
+    deliveries = fan_out(connection, fresh, raw, now)
+    postpone(connection, fresh, now)
     _add_earlier_deliveries(connection, {*first_ids.values()} - deliveries.keys(), deliveries)
     return [
         Published(first, tuple(deliveries.get(first, ())), duplicate=first != new)
@@ -168,6 +191,8 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
             raise PublishError(f"body must be bytes, not {type(event.body).__name__}")
         body = content = event.body
     check_size(body, max_body_bytes)
+    channels = check_channels(event.channels)
+    deliver_at = check_deliver_at(event.deliver_at, now or created_at)
     return {
         "id": event_id,
         "tenant_id": event.tenant,
@@ -178,6 +203,8 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
         "fingerprint": _fingerprint(event, content) if event.idempotency_key else None,
         "trace_context": event.trace_context,
         "created_at": created_at,
+        "channels": " ".join(channels) or None,
+        "deliver_at": deliver_at,
     }
 
 
@@ -198,7 +225,12 @@ def _check_text(field: str, value: str | None, longest: int) -> None:
 
 def _fingerprint(event: NewEvent, content: bytes) -> bytes:
     digest = hashlib.sha256()
-    for part in (event.type.encode(), event.content_type.encode(), content):
+    parts = [event.type.encode(), event.content_type.encode(), content]
+    if event.deliver_at is not None:
+        parts.append(b"deliver_at " + str(event.deliver_at.timestamp()).encode())
+    if event.channels:
+        parts.append(b"channels " + " ".join(sorted(set(event.channels))).encode())
+    for part in parts:
         digest.update(len(part).to_bytes(8) + part)
     return digest.digest()
 
@@ -268,96 +300,6 @@ def _earlier_events(connection: Connection, missed: Sequence[dict[str, Any]]) ->
             "the event that held the idempotency_key was removed just now; publish again"
         )
     return found
-
-
-_ENDPOINTS = select(
-    tables.endpoints.c.id,
-    tables.endpoints.c.tenant_id,
-    tables.endpoints.c.event_types,
-    tables.endpoints.c.status,
-).where(
-    tables.endpoints.c.tenant_id.in_(bindparam("tenants", expanding=True)),
-    tables.endpoints.c.deleted_at.is_(None),
-)
-
-
-def _fan_out(
-    connection: Connection, events: Sequence[dict[str, Any]], now: datetime | None
-) -> dict[str, list[str]]:
-    """Insert a delivery for each endpoint that matches; return the delivery ids by event.
-
-    The endpoints are read in this transaction and never cached: an endpoint added a moment ago
-    must not miss the event.
-    """
-    by_tenant: dict[str, list[Any]] = {event["tenant_id"]: [] for event in events}
-    if by_tenant:
-        for endpoint in connection.execute(_ENDPOINTS, {"tenants": list(by_tenant)}):
-            by_tenant[endpoint.tenant_id].append(endpoint)
-    delivery_ids: dict[str, list[str]] = {}
-    deliveries = []
-    for event in events:
-        rows = [
-            _delivery_row(event, endpoint, now)
-            for endpoint in by_tenant[event["tenant_id"]]
-            if matches(endpoint.event_types, event["type"])
-        ]
-        deliveries += rows
-        delivery_ids[event["id"]] = [row["id"] for row in rows]
-    insert_deliveries(connection, deliveries, now)
-    return delivery_ids
-
-
-def _delivery_row(event: dict[str, Any], endpoint: Any, now: datetime | None) -> dict[str, Any]:
-    delivery_id = new_id(DELIVERY, now=now)
-    created_at = id_time(delivery_id)
-    enabled = endpoint.status == "enabled"
-    return {
-        "id": delivery_id,
-        "event_id": event["id"],
-        "endpoint_id": endpoint.id,
-        "tenant_id": event["tenant_id"],
-        "event_type": event["type"],
-        "status": "pending" if enabled else "skipped",
-        "reason": None if enabled else "endpoint_disabled",
-        "undelivered": not enabled,
-        "created_at": created_at,
-        "ended_at": None if enabled else created_at,
-    }
-
-
-def insert_deliveries(
-    connection: Connection, rows: Sequence[dict[str, Any]], now: datetime | None
-) -> None:
-    """Insert deliveries, and a queue row, due at once, for each that is pending."""
-    if not rows:
-        return
-    if connection.dialect.name == "postgresql":
-        names = tuple(rows[0])
-        values = parameters(connection, columns_of(tables.deliveries, names), rows)
-        connection.execute(_insert_and_enqueue(names, now is not None), {"now": now, **values})
-        return
-    connection.execute(tables.deliveries.insert(), rows)
-    pending = [row for row in rows if row["status"] == "pending"]
-    if pending:
-        connection.execute(
-            tables.queue.insert().values(due_at=moment(now)),
-            [{"delivery_id": row["id"], "endpoint_id": row["endpoint_id"]} for row in pending],
-        )
-
-
-@cache
-def _insert_and_enqueue(names: tuple[str, ...], manual: bool) -> Insert:
-    table = tables.deliveries
-    new = (
-        insert_from(table, names)
-        .returning(table.c.id, table.c.endpoint_id, table.c.status)
-        .cte("new_deliveries")
-    )
-    due_at = moment(bindparam("now", type_=UtcDateTime()) if manual else None)
-    return tables.queue.insert().from_select(
-        ["delivery_id", "endpoint_id", "due_at"],
-        select(new.c.id, new.c.endpoint_id, due_at).where(new.c.status == "pending"),
-    )
 
 
 def _add_earlier_deliveries(

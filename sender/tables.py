@@ -48,6 +48,8 @@ tenants = Table(
     Column("profiles", JSON),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
+    # Requests a second to each of its endpoints that has no limit of its own.
+    Column("rate_limit", Float),
 )
 
 endpoints = Table(
@@ -86,6 +88,13 @@ endpoints = Table(
     # The platform's own id of the endpoint, and whatever it wants to remember with it.
     Column("uid", Id),
     Column("metadata", JSON),
+    # What an event must have beside its type: one of the channels, and data that the filter fits.
+    Column("channels", JSON(none_as_null=True)),
+    Column("filter", JSON(none_as_null=True)),
+    # How requests show the receiver who we are: encrypted JSON.
+    Column("authentication", LargeBinary),
+    # When the receiver proved that it wants what is sent to this URL.
+    Column("verified_at", UtcDateTime),
     Index("ix_surehook_endpoints_tenant", "tenant_id", "id"),
     Index(
         "uq_surehook_endpoints_uid",
@@ -124,6 +133,10 @@ events = Table(
     Column("created_at", UtcDateTime, nullable=False),
     # Set when the body was deleted for privacy; the history stays.
     Column("body_deleted_at", UtcDateTime),
+    # Separated by spaces.
+    Column("channels", Text),
+    # When the first attempt is due, if not at once.
+    Column("deliver_at", UtcDateTime),
     Index("ix_surehook_events_tenant", "tenant_id", "id"),
     Index(
         "uq_surehook_events_idempotency_key",
@@ -162,6 +175,8 @@ deliveries = Table(
     Column("copy_of", Id),
     Column("created_at", UtcDateTime, nullable=False),
     Column("ended_at", UtcDateTime),
+    # The outcome of the latest attempt. In no index, as all that an attempt changes here.
+    Column("last_outcome", Text),
     Index("ix_surehook_deliveries_tenant", "tenant_id", "id"),
     Index("ix_surehook_deliveries_endpoint", "endpoint_id", "id"),
     Index("ix_surehook_deliveries_event", "event_id"),
@@ -215,6 +230,7 @@ attempts = Table(
     Column("response_body", LargeBinary),
     Column("response_truncated", Boolean, nullable=False),
     Index("ix_surehook_attempts_delivery", "delivery_id", "number"),
+    Index("ix_surehook_attempts_endpoint", "endpoint_id", "id"),
 )
 
 api_keys = Table(

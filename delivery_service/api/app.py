@@ -16,19 +16,23 @@ from delivery_service.api import (
     event_types,
     events,
     feed,
+    filters,
     health,
     keys,
     operations,
+    ownership,
     problems,
     publishing,
     scraping,
     secrets,
+    stats,
     tenants,
 )
 from delivery_service.api.boundary import Boundary
 from delivery_service.api.context import Context
 from delivery_service.clock import Clock
 from delivery_service.metrics import Metrics
+from delivery_service.net.transport import Transport
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
@@ -57,9 +61,11 @@ def create_app(
     sealer: Sealer,
     clock: Clock,
     metrics: Metrics,
+    transport: Callable[[], Transport],
     on_publish: Callable[[], None] | None = None,
 ) -> FastAPI:
-    """Make the API. ``on_publish`` is called after each commit that made a delivery due.
+    """Make the API. ``on_publish`` is called after each commit that made a delivery due;
+    ``transport`` makes what the API sends to receivers through.
 
     The caller opens and closes the database.
     """
@@ -73,7 +79,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
     )
-    app.state.surehook = Context(settings, database, sealer, clock, on_publish, metrics)
+    app.state.surehook = Context(settings, database, sealer, clock, transport, on_publish, metrics)
     problems.install(app)
     limit = settings.max_body_bytes + ENVELOPE_ALLOWANCE
     app.add_middleware(Boundary, max_body_bytes=limit, larger={BATCH_PATH: max(limit, BATCH_BYTES)})
@@ -87,6 +93,9 @@ def create_app(
         tenants.routes,
         endpoints.routes,
         secrets.routes,
+        ownership.routes,
+        stats.routes,
+        filters.routes,
         event_types.routes,
         publishing.other_routes,
         events.routes,

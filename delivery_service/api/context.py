@@ -19,6 +19,7 @@ from delivery_service.api.problems import Problem
 from delivery_service.api.publish_group import PublishGroup
 from delivery_service.clock import Clock
 from delivery_service.metrics import Metrics
+from delivery_service.net.transport import Transport
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
@@ -37,12 +38,14 @@ _AWAY = ("08", "57P", "53300")
 @dataclass(frozen=True)
 class Context:
     """The parts of the service that operations use. ``on_publish`` pokes the worker of this
-    process, if there is one, after a commit that made something due."""
+    process, if there is one, after a commit that made something due. ``transport`` makes one, which
+    whoever asked for it closes."""
 
     settings: Settings
     database: Database
     sealer: Sealer
     clock: Clock
+    transport: Callable[[], Transport]
     on_publish: Callable[[], None] | None = None
     metrics: Metrics = field(default_factory=Metrics)
     catalogue: Catalogue = field(default_factory=Catalogue)

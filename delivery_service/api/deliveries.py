@@ -22,6 +22,7 @@ from delivery_service.api.schemas.deliveries import (
     show_delivery,
 )
 from delivery_service.store import attempts, deliveries, endpoints, events, workers
+from delivery_service.store.narrowing import Narrow
 from wire.ids import DELIVERY
 
 routes = router("deliveries")
@@ -45,6 +46,16 @@ async def list_deliveries(
         status=where.status,
         since=where.since,
         until=where.until,
+        narrow=Narrow(
+            reason=where.reason,
+            last_outcome=where.last_outcome,
+            min_attempts=where.min_attempts,
+            max_attempts=where.max_attempts,
+            in_flight=where.in_flight,
+            copy_of=where.copy_of,
+            ended_since=where.ended_since,
+            ended_until=where.ended_until,
+        ),
     )
     return page_of(rows, where.limit, show_delivery)
 
@@ -96,8 +107,8 @@ def _redeliver(connection: Connection, context: Context, caller: Caller, deliver
         if not deliveries.retry_now(connection, delivery_id, context.now):
             raise conflict("in-flight", "This delivery is being sent just now.")
     else:
-        _check_replay_window(connection, context, row)
-        _check_body(connection, row)
+        event = _check_body(connection, row)
+        _check_replay_window(connection, context, row, event)
         if not deliveries.redeliver(connection, [delivery_id], context.now):
             raise conflict("in-flight", "This delivery was taken up just now.")
     return _noted(connection, context, caller, "delivery.redelivered", delivery_id, row)
@@ -112,16 +123,19 @@ def _check_endpoint(connection: Connection, endpoint_id: str) -> None:
         raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
 
 
-def _check_body(connection: Connection, row: Row) -> None:
+def _check_body(connection: Connection, row: Row) -> Row:
     # Locked, so that the body can't be deleted between this look and the commit.
     event = events.lock(connection, row["event_id"])
     if event is None or event["body_deleted_at"] is not None:
         raise conflict("body-deleted", "The body of this event was deleted; nothing can be sent.")
+    return event
 
 
-def _check_replay_window(connection: Connection, context: Context, row: Row) -> None:
+def _check_replay_window(connection: Connection, context: Context, row: Row, event: Row) -> None:
     window = context.settings.replay_window
-    if workers.time(connection, context.now) - row["created_at"] > window:
+    # What was published for later can't have been seen by a receiver before.
+    start = max(row["created_at"], event["deliver_at"] or row["created_at"])
+    if workers.time(connection, context.now) - start > window:
         raise conflict(
             "replay-window-over",
             f"This delivery is older than the setting replay_window ({window}); receivers may have"

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from delivery_service.api.auth import Caller
 from delivery_service.api.context import Context
 from delivery_service.api.problems import conflict, invalid
+from delivery_service.api.schemas.authentication import Authentication, ClientCredentials
 from delivery_service.api.signing import opened_secrets
 from delivery_service.net.guard import BlockedUrl, check_url
 from delivery_service.net.rules import guard_policy
@@ -20,7 +21,7 @@ from wire.profiles import PROFILES, SignatureScheme
 from wire.secrets import HmacSecret, Secret
 
 
-def check_url_for(context: Context, caller: Caller, url: str) -> str:
+def check_url_for(context: Context, caller: Caller, url: str, at: str = "#/url") -> str:
     """Return the URL as it is stored, or raise the problem 422.
 
     An operator reads which rule refused it and which setting would permit it; a tenant only what
@@ -30,7 +31,7 @@ def check_url_for(context: Context, caller: Caller, url: str) -> str:
         return check_url(url, guard_policy(context.settings)).url
     except BlockedUrl as error:
         reason = error.public_reason if caller.is_tenant else str(error)
-        raise invalid("#/url", reason) from None
+        raise invalid(at, reason) from None
 
 
 def check_timeout(context: Context, seconds: float) -> None:
@@ -47,6 +48,35 @@ def sealed_headers(context: Context, headers: Mapping[str, str] | None) -> bytes
     except HeaderError as error:
         raise invalid("#/headers", str(error)) from None
     return context.sealer.seal_json(checked)
+
+
+def sealed_authentication(
+    context: Context, caller: Caller, given: Authentication | None
+) -> bytes | None:
+    """Return how to authenticate to the receiver encrypted, or raise the problem 422."""
+    if given is None:
+        return None
+    if isinstance(given, ClientCredentials):
+        check_url_for(context, caller, given.token_url, "#/authentication/token_url")
+    return context.sealer.seal_json(given.model_dump())
+
+
+def check_one_authorization(context: Context, values: Mapping[str, Any]) -> None:
+    """Raise the problem 422 if a custom header would say what `authentication` does."""
+    if not values.get("authentication"):
+        return
+    headers = context.sealer.open_json(values.get("headers")) or {}
+    if any(name.lower() == "authorization" for name in headers):
+        raise invalid("#/headers", "Authorization is given by the member authentication already")
+
+
+def check_proven(context: Context, row: Mapping[str, Any]) -> None:
+    """Raise the problem 409 if an endpoint must prove its ownership before it is enabled."""
+    if context.settings.require_ownership_proof and row["verified_at"] is None:
+        raise conflict(
+            "ownership-unproven",
+            "The receiver must prove first that it wants what is sent to this URL; call verify.",
+        )
 
 
 def check_signable(

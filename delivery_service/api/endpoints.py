@@ -13,9 +13,12 @@ from delivery_service.api.audit import note
 from delivery_service.api.auth import Caller, Editor, Reader
 from delivery_service.api.context import Context, Here, Row
 from delivery_service.api.endpoint_rules import (
+    check_one_authorization,
+    check_proven,
     check_signable,
     check_timeout,
     check_url_for,
+    sealed_authentication,
     sealed_headers,
 )
 from delivery_service.api.paging import last_id, page_of, read_cursor
@@ -30,7 +33,6 @@ from delivery_service.api.schemas.endpoints import (
     EndpointSettings,
     NewEndpoint,
     endpoint_members,
-    show_endpoint,
 )
 from delivery_service.api.signing import choose_secret, opened_secrets, public_half
 from delivery_service.store import endpoints, tenants
@@ -48,17 +50,20 @@ async def create_endpoint(context: Here, caller: Editor, body: NewEndpoint) -> C
     values = _columns(context, caller, body)
     secret = choose_secret(body)
     values |= {"tenant_id": body.tenant, "description": body.description or ""}
+    if context.settings.require_ownership_proof:
+        values |= {"status": endpoints.DISABLED, "disabled_reason": endpoints.UNVERIFIED}
 
     def create(connection: Connection) -> Row:
         tenants.ensure(connection, body.tenant, now=context.now)
         check_signable(connection, context, values, [secret])
+        check_one_authorization(context, values)
         sealed = context.sealer.seal(secret.reveal())
         new = endpoints.create(connection, values, sealed, context.now)
         return _noted(connection, context, caller, "endpoint.created", new)
 
     row = await _write(context, create)
     return CreatedEndpoint(
-        **endpoint_members(row, list(body.headers or {})),
+        **_members(context, row),
         secret=secret.reveal(),
         public_key=public_half(secret),
     )
@@ -99,7 +104,10 @@ async def change_endpoint(
         if "profiles" in values:
             secrets = opened_secrets(connection, context, endpoint_id)
             check_signable(connection, context, {**row, **values}, secrets)
+        check_one_authorization(context, {**row, **values})
         endpoints.change(connection, endpoint_id, values, context.now)
+        if values.get("url", row["url"]) != row["url"]:
+            _forget_proof(connection, context, endpoint_id)
         return _noted(connection, context, caller, "endpoint.changed", endpoint_id, row)
 
     return show(context, await _write(context, change))
@@ -134,6 +142,7 @@ async def enable_endpoint(context: Here, caller: Editor, endpoint_id: EndpointId
         row = fetch(connection, caller, endpoint_id)
         if caller.is_tenant and row["disabled_reason"] == "operator":
             raise conflict("disabled-by-operator", "Only the platform can enable this endpoint.")
+        check_proven(context, row)
         endpoints.enable(connection, endpoint_id, context.now)
         return _noted(connection, context, caller, "endpoint.enabled", endpoint_id, row)
 
@@ -152,6 +161,13 @@ async def disable_endpoint(context: Here, caller: Editor, endpoint_id: EndpointI
         return _noted(connection, context, caller, "endpoint.disabled", endpoint_id, row)
 
     return show(context, await context.write(disable))
+
+
+def _forget_proof(connection: Connection, context: Context, endpoint_id: str) -> None:
+    """A proof is for one URL: nothing is sent to a new one without another."""
+    endpoints.change(connection, endpoint_id, {"verified_at": None}, context.now)
+    if context.settings.require_ownership_proof:
+        endpoints.disable(connection, endpoint_id, endpoints.UNVERIFIED, context.now)
 
 
 async def _write(context: Context, work: Callable[[Connection], Row]) -> Row:
@@ -195,14 +211,22 @@ def fetch(connection: Connection, caller: Caller, endpoint_id: str) -> Row:
 
 def show(context: Context, row: Row) -> Endpoint:
     """Return an endpoint as it is shown."""
-    return show_endpoint(row, list(context.sealer.open_json(row["headers"]) or {}))
+    return Endpoint(**_members(context, row))
+
+
+def _members(context: Context, row: Row) -> dict[str, Any]:
+    opened = context.sealer.open_json
+    return endpoint_members(row, opened(row["headers"]) or {}, opened(row["authentication"]))
 
 
 def _columns(context: Context, caller: Caller, body: EndpointSettings) -> dict[str, Any]:
     """Check what is given for an endpoint; return it as columns."""
     values = body.model_dump(
-        exclude_unset=True, exclude={"tenant", "secret", "secret_kind", "headers"}
+        exclude_unset=True,
+        exclude={"tenant", "secret", "secret_kind", "headers", "authentication"},
     )
+    if "authentication" in body.model_fields_set:
+        values["authentication"] = sealed_authentication(context, caller, body.authentication)
     if isinstance(body, NewEndpoint | EndpointChange) and body.url is not None:
         values["url"] = check_url_for(context, caller, body.url)
     if "headers" in body.model_fields_set:

@@ -10,6 +10,12 @@ from sqlalchemy import Connection
 from delivery_service.api.audit import note
 from delivery_service.api.auth import Admin, Caller, Reader
 from delivery_service.api.context import Context, Here, Row
+from delivery_service.api.openapi_webhooks import (
+    Imported,
+    NotImportable,
+    exported,
+    imported,
+)
 from delivery_service.api.paging import page_of, read_cursor
 from delivery_service.api.problems import not_found, responses
 from delivery_service.api.routing import body_problems, router
@@ -18,10 +24,12 @@ from delivery_service.api.schemas.event_types import (
     EventTypeFilter,
     EventTypeInfo,
     EventTypeSettings,
+    ImportedEventTypes,
+    OpenApiDocument,
+    RefusedEventType,
 )
 from delivery_service.store import event_types
-from wire.envelope import check_event_type
-from wire.version import VERSION
+from wire.envelope import MAX_EVENT_TYPE, check_event_type
 
 POSITION = "type:"
 """How a cursor begins: a name alone might look like a cursor of another list."""
@@ -55,11 +63,50 @@ async def list_event_types(
 async def export_event_types(context: Here, _caller: Reader) -> dict[str, Any]:
     """Export the catalogue as an OpenAPI 3.1 document with `webhooks`, for code generators."""
     rows = await context.read(event_types.page, limit=MOST)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Webhooks", "version": VERSION},
-        "webhooks": {row["name"]: {"post": _webhook(row)} for row in rows},
-    }
+    return exported(rows)
+
+
+@routes.post("/event-types-openapi", responses=body_problems())
+async def import_event_types(
+    context: Here, caller: Admin, body: OpenApiDocument
+) -> ImportedEventTypes:
+    """Put the `webhooks` of an OpenAPI 3.1 document into the catalogue.
+
+    Description, schema and example are replaced, validation stays as it is. The schema of a body
+    that is an envelope (`id`, `type`, `timestamp`, `data`) is that of `data`. What can't be
+    imported is named, and the rest is. Types that the document does not name stay as they are.
+    """
+    found, refused = [], []
+    for name in body.webhooks:
+        try:
+            found.append(imported(body.model_dump(), name))
+        except NotImportable as error:
+            refused.append(RefusedEventType(name=name[:MAX_EVENT_TYPE], reason=str(error)))
+    done = await context.write(_import, context, caller, found)
+    context.catalogue.forget()
+    return ImportedEventTypes(created=done[0], changed=done[1], refused=refused)
+
+
+def _import(
+    connection: Connection, context: Context, caller: Caller, found: list[Imported]
+) -> tuple[list[str], list[str]]:
+    created: list[str] = []
+    changed: list[str] = []
+    for each in found:
+        before = event_types.get(connection, each.name)
+        validation = before["validation"] if before else "off"
+        values = {
+            "description": each.description,
+            "schema": each.schema,
+            "example": each.example,
+            "validation": "off" if each.schema is None else validation,
+            "archived_at": None,
+        }
+        if before is not None and all(before[name] == value for name, value in values.items()):
+            continue
+        is_new, _ = _put(connection, context, caller, each.name, values)
+        (created if is_new else changed).append(each.name)
+    return created, changed
 
 
 @routes.get(PATH, responses=responses(404))
@@ -129,22 +176,3 @@ def _show(row: Row) -> EventTypeInfo:
 def _check_position(text: str) -> str:
     check_event_type(text.removeprefix(POSITION) if text.startswith(POSITION) else "")
     return text
-
-
-def _webhook(row: Row) -> dict[str, Any]:
-    envelope = {
-        "type": "object",
-        "required": ["id", "type", "timestamp", "data"],
-        "properties": {
-            "id": {"type": "string"},
-            "type": {"const": row["name"]},
-            "timestamp": {"type": "string", "format": "date-time"},
-            "data": row["schema"] if row["schema"] is not None else {},
-        },
-    }
-    return {
-        "summary": row["name"],
-        "description": row["description"],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
-        "responses": {"2XX": {"description": "Accepted; anything else is sent again."}},
-    }

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request, Response
 from sqlalchemy import Connection
 
-from delivery_service.api.auth import Editor, Publisher
+from delivery_service.api.auth import Caller, Editor, Publisher
 from delivery_service.api.context import Context, Here
 from delivery_service.api.endpoints import PATH, EndpointId, fetch
 from delivery_service.api.idempotency import choose_key
-from delivery_service.api.problems import Problem, conflict, invalid, responses
+from delivery_service.api.problems import Problem, conflict, invalid, not_found, responses
 from delivery_service.api.routing import (
     BatchRequest,
     RawMembersRequest,
@@ -23,8 +23,8 @@ from delivery_service.api.routing import (
     router,
 )
 from delivery_service.api.schemas import events as schemas
-from delivery_service.api.schemas.common import EventType, TenantId
-from delivery_service.store import deliveries, endpoints, events
+from delivery_service.api.schemas.common import Channels, EventType, Moment, TenantId
+from delivery_service.store import deliveries, endpoints, event_types, events
 from sender import NewEvent, Published, publish_many
 from sender.errors import IdempotencyConflict
 from wire.errors import EnvelopeTooLargeError, HeaderError, SurehookError
@@ -118,6 +118,8 @@ async def publish_raw_event(
     request: Request,
     tenant: Annotated[TenantId, Query()],
     type: Annotated[EventType, Query()],  # noqa: A002 - the word of the wire contract
+    deliver_at: Annotated[Moment | None, Query()] = None,
+    channel: Annotated[Channels | None, Query()] = None,
     key: IdempotencyHeader = None,
     trace: TraceHeader = None,
 ) -> Response:
@@ -129,6 +131,8 @@ async def publish_raw_event(
         content_type=request.headers.get("content-type", "application/octet-stream"),
         idempotency_key=choose_key(key, None),
         trace_context=trace_context(trace),
+        deliver_at=deliver_at,
+        channels=channel or (),
     )
     return _accepted(_shown(await _publish_one(context, event)))
 
@@ -144,13 +148,36 @@ async def send_test(
 ) -> Response:
     """Send a test event to this endpoint alone, whatever types it is registered for."""
     test = body or schemas.NewTest(type="surehook.test", data=RawJson(b"{}"))
+    return await _send_alone(context, caller, endpoint_id, test.type, test.data)
 
+
+@routes.post(
+    f"{PATH}/send-example",
+    status_code=202,
+    tags=["endpoints"],
+    responses={**body_problems(404, 409), **ACCEPTED},
+)
+async def send_example(
+    context: Here, caller: Editor, endpoint_id: EndpointId, body: schemas.NewExample
+) -> Response:
+    """Send the catalogue's example of an event type to this endpoint alone."""
+    row = await context.read(event_types.get, body.type)
+    if row is None:
+        raise not_found("event type")
+    if row["example"] is None:
+        raise conflict("no-example", "The catalogue has no example of this event type.")
+    return await _send_alone(context, caller, endpoint_id, body.type, row["example"])
+
+
+async def _send_alone(
+    context: Context, caller: Caller, endpoint_id: str, event_type: str, data: Any
+) -> Response:
     def send(connection: Connection) -> dict[str, Any]:
         endpoints.lock_health(connection, [endpoint_id])
         endpoint = fetch(connection, caller, endpoint_id)
         if endpoint["status"] != endpoints.ENABLED:
             raise conflict("endpoint-disabled", "The endpoint is disabled; enable it first.")
-        event = events.add(connection, endpoint["tenant_id"], test.type, test.data, context.now)
+        event = events.add(connection, endpoint["tenant_id"], event_type, data, context.now)
         delivery_id = deliveries.add(connection, event, endpoint_id, context.now)
         return {"id": event["id"], "deliveries": [delivery_id], "duplicate": False}
 
@@ -166,6 +193,8 @@ def _event(body: schemas.NewEvent, key: str | None, trace: str | None) -> NewEve
         data=body.data,
         idempotency_key=key,
         trace_context=trace,
+        deliver_at=body.deliver_at,
+        channels=body.channels or (),
     )
 
 

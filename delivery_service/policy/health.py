@@ -15,7 +15,13 @@ from typing import Any
 from delivery_service.policy.outcome import Outcome, OutcomeKind
 
 ENDPOINT_LEVEL = frozenset(
-    {OutcomeKind.DNS, OutcomeKind.CONNECT, OutcomeKind.TLS, OutcomeKind.TIMEOUT}
+    {
+        OutcomeKind.DNS,
+        OutcomeKind.CONNECT,
+        OutcomeKind.TLS,
+        OutcomeKind.TIMEOUT,
+        OutcomeKind.AUTHENTICATION,
+    }
 )
 TOO_MANY_REQUESTS = 429
 SERVER_ERRORS = range(500, 600)

@@ -27,6 +27,8 @@ class OutcomeKind(StrEnum):
     """The answer was not HTTP, or the connection broke after the request was (partly) sent."""
     BLOCKED = "blocked"
     """The SSRF guard refused the URL or an address it resolves to."""
+    AUTHENTICATION = "authentication"
+    """No token to authenticate to the receiver with; nothing was sent to it."""
     INTERNAL = "internal"
     """Our own code failed while handling this delivery."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, Executable, Integer, Text, bindparam, func, select, tuple_
 
-from sender.rows import insert_rows
+from sender.rows import Columns, insert_rows, parameters, relation
 from sender.tables import attempts
 from wire.errors import WireError
-from wire.ids import ATTEMPT, parse_id
+from wire.ids import ATTEMPT, first_id, parse_id
 
 
 def insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -68,3 +71,60 @@ def _parse_position(text: str) -> tuple[int, str]:
     if not number.isascii() or not number.isdigit() or len(number) > 9:
         raise WireError("not a position")
     return int(number), parse_id(attempt_id, ATTEMPT)
+
+
+_BUCKETS: Columns = (("number", Integer()), ("first", Text()), ("last", Text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Attempts of one kind, and the seconds that they took together."""
+
+    attempts: int
+    seconds: float
+
+
+def count(
+    connection: Connection, endpoint_id: str, starts: Sequence[datetime], step: timedelta
+) -> dict[datetime, dict[str, Counted]]:
+    """Count the attempts of an endpoint by kind, in each bucket that begins at one of ``starts``
+    and is ``step`` long. Buckets without attempts are left out.
+
+    Ids begin with the time that an attempt started at, so a bucket is a range of an index.
+    """
+    rows = [
+        {
+            "number": number,
+            "first": first_id(ATTEMPT, start),
+            "last": first_id(ATTEMPT, start + step),
+        }
+        for number, start in enumerate(starts)
+    ]
+    statement = _count(connection.dialect.name)
+    values = {"endpoint_id": endpoint_id, **parameters(connection, _BUCKETS, rows)}
+    found: dict[datetime, dict[str, Counted]] = {}
+    for row in connection.execute(statement, values):
+        counted = Counted(row.attempts, row.seconds)
+        found.setdefault(starts[row.number], {})[row.kind] = counted
+    return found
+
+
+@cache
+def _count(dialect: str) -> Executable:
+    buckets = relation(dialect, "buckets", _BUCKETS)
+    return (
+        select(
+            buckets.c.number,
+            attempts.c.kind,
+            func.count().label("attempts"),
+            func.sum(attempts.c.duration).label("seconds"),
+        )
+        .select_from(buckets)
+        .join(
+            attempts,
+            (attempts.c.endpoint_id == bindparam("endpoint_id"))
+            & (attempts.c.id >= buckets.c.first)
+            & (attempts.c.id < buckets.c.last),
+        )
+        .group_by(buckets.c.number, attempts.c.kind)
+    )

@@ -18,10 +18,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    func,
     select,
     update,
 )
 
+from delivery_service.store.narrowing import Narrow
 from sender.publish import insert_deliveries
 from sender.rows import Columns, parameters, relation
 from sender.tables import deliveries, endpoints, queue
@@ -38,18 +40,22 @@ _CHANGES: Columns = (
     ("ended", Boolean()),
     ("status", Text()),
     ("reason", Text()),
+    ("last_outcome", Text()),
 )
 
 
 def apply(
     connection: Connection, changes: Sequence[Mapping[str, Any]], now: datetime | None = None
 ) -> None:
-    """Record what attempts came to: ``id``, ``attempted`` (attempts to add: 0 or 1), ``status``
-    and ``reason``. For leases that were still their worker's only."""
+    """Record what attempts came to: ``id``, ``attempted`` (attempts to add: 0 or 1), ``status``,
+    ``reason`` and, if one was made, ``last_outcome``. For leases that were still their worker's
+    only."""
     if not changes:
         return
     statement = _apply(connection.dialect.name, now is not None)
-    rows = [{**change, "ended": change["status"] != PENDING} for change in changes]
+    rows = [
+        {"last_outcome": None, **change, "ended": change["status"] != PENDING} for change in changes
+    ]
     connection.execute(statement, {"now": now, **parameters(connection, _CHANGES, rows)})
 
 
@@ -66,6 +72,7 @@ def _apply(dialect: str, manual: bool) -> Executable:
             reason=changes.c.reason,
             undelivered=changes.c.status.not_in((PENDING, "delivered")),
             ended_at=case((changes.c.ended, now), else_=None),
+            last_outcome=func.coalesce(changes.c.last_outcome, deliveries.c.last_outcome),
         )
     )
 
@@ -246,25 +253,34 @@ def page(
     status: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    narrow: Narrow | None = None,
 ) -> list[dict[str, Any]]:
     """Return up to ``limit`` deliveries, newest first, from the one after ``before`` on.
 
     ``since`` (inclusive) and ``until`` (exclusive) bound the time of creation, which ids begin
     with, so that they narrow the same index that orders the page.
     """
-    query: Select[Any] = _WITH_QUEUE.order_by(deliveries.c.id.desc()).limit(limit)
+    # What is pending is read from the queue, which holds nothing else.
+    only_queued = status == PENDING or (narrow is not None and narrow.in_flight is True)
+    ids = queue.c.delivery_id if only_queued else deliveries.c.id
+    query: Select[Any] = _WITH_QUEUE.order_by(ids.desc()).limit(limit)
     equal = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "event_id": event_id}
-    for column, value in {**equal, "event_type": event_type, "status": status}.items():
+    # A delivery is in the queue as long as it is pending, and asking for its status as well would
+    # tempt a planner without statistics to read all deliveries for the few it expects.
+    its_status = None if status == PENDING else status
+    for column, value in {**equal, "event_type": event_type, "status": its_status}.items():
         if value is not None:
             query = query.where(deliveries.c[column] == value)
     if status is not None and status not in (PENDING, "delivered"):
         query = query.where(deliveries.c.undelivered)
-    if status == PENDING:
+    if only_queued:
         query = query.where(queue.c.delivery_id.is_not(None))
+    if narrow is not None:
+        query = query.where(*narrow.conditions())
     if before is not None:
-        query = query.where(deliveries.c.id < before)
+        query = query.where(ids < before)
     if since is not None:
-        query = query.where(deliveries.c.id >= first_id(DELIVERY, since))
+        query = query.where(ids >= first_id(DELIVERY, since))
     if until is not None:
-        query = query.where(deliveries.c.id < first_id(DELIVERY, until))
+        query = query.where(ids < first_id(DELIVERY, until))
     return [row._asdict() for row in connection.execute(query)]

@@ -11,13 +11,15 @@ from sqlalchemy import Connection, Executable, Text, func, or_, select, update
 
 from delivery_service.store.deliveries import end_pending_of
 from sender.rows import Columns, parameters, relation
-from sender.tables import endpoints, secrets
+from sender.tables import endpoints, secrets, tenants
 from sender.types import later, moment
 from wire.ids import ENDPOINT, new_id
 
 SECRET = "sec"  # noqa: S105 - the prefix of ids of secrets
 ENABLED = "enabled"
 DISABLED = "disabled"
+UNVERIFIED = "unverified"
+"""The reason of an endpoint that waits for a proof of ownership."""
 
 _IDS: Columns = (("id", Text()),)
 
@@ -107,6 +109,11 @@ def enable(connection: Connection, endpoint_id: str, now: datetime | None = None
     )
 
 
+def prove(connection: Connection, endpoint_id: str, now: datetime | None = None) -> bool:
+    """Note that the receiver proved its ownership."""
+    return change(connection, endpoint_id, {"verified_at": moment(now)}, now)
+
+
 def disable(
     connection: Connection, endpoint_id: str, reason: str, now: datetime | None = None
 ) -> bool:
@@ -141,13 +148,15 @@ def ending_of(disabled_reason: str | None) -> tuple[str, str]:
     """The status and reason of deliveries whose endpoint was disabled for that reason."""
     if disabled_reason == "gone":
         return "dead", "endpoint_gone"
+    if disabled_reason == UNVERIFIED:
+        return "skipped", "endpoint_unverified"
     return "skipped", "endpoint_disabled"
 
 
 def remove(connection: Connection, endpoint_id: str, now: datetime | None = None) -> bool:
     """Delete an endpoint with its secrets and credentials, and cancel its pending deliveries;
     history stays."""
-    erased = {"deleted_at": moment(now), "headers": None, "tls": None}
+    erased = {"deleted_at": moment(now), "headers": None, "tls": None, "authentication": None}
     if not change(connection, endpoint_id, erased, now):
         return False
     connection.execute(secrets.delete().where(secrets.c.endpoint_id == endpoint_id))
@@ -220,8 +229,12 @@ def states(connection: Connection, endpoint_ids: Sequence[str]) -> dict[str, dic
 @cache
 def _states(dialect: str) -> Executable:
     ids = relation(dialect, "ids", _IDS)
-    columns = ("id", "version", "status", "disabled_reason", "deleted_at", "rate_limit", *HEALTHY)
-    return select(*(endpoints.c[name] for name in columns)).join(ids, ids.c.id == endpoints.c.id)
+    columns = ("id", "version", "status", "disabled_reason", "deleted_at", *HEALTHY)
+    of_tenant = select(tenants.c.rate_limit).where(tenants.c.id == endpoints.c.tenant_id)
+    rate_limit = func.coalesce(endpoints.c.rate_limit, of_tenant.scalar_subquery())
+    return select(*(endpoints.c[name] for name in columns), rate_limit.label("rate_limit")).join(
+        ids, ids.c.id == endpoints.c.id
+    )
 
 
 def rows(connection: Connection, endpoint_ids: Sequence[str]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from delivery_service.clock import Clock
+from delivery_service.net.authentication import Authenticator
 from delivery_service.net.responses import one_line
 from delivery_service.net.transport import PreparedRequest, Transport
 from delivery_service.policy.outcome import Outcome, OutcomeKind
@@ -31,6 +32,8 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` makes one f
 
 POISON_CLAIMS = 3
 """Claims without an attempt after which a delivery is taken to kill its workers."""
+
+UNAUTHORISED = 401
 
 EndpointState = Mapping[str, Any]
 
@@ -75,6 +78,7 @@ class Sending:
     """What all attempts of a worker have in common."""
 
     transport: Transport
+    authenticator: Authenticator
     targets: Targets
     schedule: RetrySchedule
     rules: RetryRules
@@ -109,8 +113,16 @@ async def make_attempt(
     try:
         target = sending.targets.get(claimed.endpoint_id)
         headers = _headers(sending, claimed, target, started_at)
-        request = PreparedRequest(target.url, headers, claimed.body, target.tls)
-        outcome = await sending.transport.send(request, target.timeout)
+        authorised = await _authorised(sending, claimed, target, headers)
+        if isinstance(authorised, Outcome):
+            outcome = authorised
+        else:
+            headers = authorised
+            left = target.timeout - (time.now() - started_at).total_seconds()
+            request = PreparedRequest(target.url, headers, claimed.body, target.tls)
+            outcome = await sending.transport.send(request, max(left, 0.001))
+            if outcome.status_code == UNAUTHORISED:
+                sending.authenticator.refused(claimed.endpoint_id)
     except asyncio.CancelledError:
         outcome = Outcome(
             OutcomeKind.TIMEOUT,
@@ -139,6 +151,18 @@ async def make_attempt(
         probe=probe,
         was_pristine=was_pristine,
     )
+
+
+async def _authorised(
+    sending: Sending, claimed: Claimed, target: Target, headers: Mapping[str, str]
+) -> Mapping[str, str] | Outcome:
+    """Add what the receiver knows us by; an outcome if that could not be had."""
+    if target.credentials is None:
+        return headers
+    value = await sending.authenticator.header(
+        claimed.endpoint_id, target.version, target.credentials, target.timeout
+    )
+    return value if isinstance(value, Outcome) else {**headers, "authorization": value}
 
 
 def _headers(sending: Sending, claimed: Claimed, target: Target, at: datetime) -> Mapping[str, str]:

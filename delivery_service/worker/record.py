@@ -116,6 +116,7 @@ def _change(result: Result) -> dict[str, Any]:
         "attempted": 0 if result.attempt is None else 1,
         "status": status,
         "reason": reason,
+        "last_outcome": None if result.outcome is None else result.outcome.kind.value,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from delivery_service.net.authentication import Credentials
 from delivery_service.net.tls import TlsSettings
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
@@ -35,6 +36,7 @@ class Target:
     tls: TlsSettings | None
     version: int
     expires_at: datetime | None
+    credentials: Credentials | None = None
 
 
 class Targets:
@@ -106,6 +108,7 @@ class Targets:
     ) -> Target:
         settings = self._settings
         tls = self._sealer.open_json(row["tls"])
+        credentials = self._sealer.open_json(row["authentication"])
         names = row["profiles"] or tenant.get("profiles") or settings.profiles
         schedule = row["schedule"] or tenant.get("schedule") or settings.schedule
         timeout = settings.attempt_timeout.total_seconds()
@@ -121,6 +124,7 @@ class Targets:
             expires_at=min(
                 (s["expires_at"] for s in secret_rows if s["expires_at"] is not None), default=None
             ),
+            credentials=Credentials(**credentials) if credentials else None,
         )
 
 

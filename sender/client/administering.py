@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
 
 from sender.client.binding import listing, operation
 from sender.client.given import (
     EndpointChange,
     EndpointFilter,
+    FeedPlace,
     KeyFilter,
     NewEndpoint,
     NewKey,
     Paging,
     Rotation,
+    StatsRange,
     TenantSettings,
+    TestEvent,
 )
-from sender.client.reading import read_contract
+from sender.client.reading import read_contract, read_feed, read_published
 from sender.client.request import (
     Request,
     delete,
@@ -25,11 +30,14 @@ from sender.client.request import (
     send,
 )
 from sender.client.results import (
+    Acknowledged,
     ApiKey,
     CreatedApiKey,
     CreatedEndpoint,
     CreatedPortalToken,
     Endpoint,
+    EndpointStats,
+    FeedPage,
     Page,
     Ready,
     RotatedSecret,
@@ -37,6 +45,7 @@ from sender.client.results import (
     Tenant,
     Up,
 )
+from sender.publish import Published
 from wire.contract import Contract
 
 
@@ -84,6 +93,40 @@ class EndpointOperations:
         return send("POST", _endpoint(endpoint_id) + "/disable", Endpoint, repeatable=True)
 
     @operation
+    def verify_endpoint(self, endpoint_id: str) -> Request[Endpoint]:
+        """Let the receiver prove that it wants what is sent to this URL."""
+        return send("POST", _endpoint(endpoint_id) + "/verify", Endpoint, repeatable=True)
+
+    @operation
+    def read_endpoint_stats(
+        self, endpoint_id: str, **where: Unpack[StatsRange]
+    ) -> Request[EndpointStats]:
+        """Count an endpoint's attempts by outcome, for each hour or day."""
+        return get(_endpoint(endpoint_id) + "/stats", EndpointStats, where)
+
+    @operation
+    def send_test(self, endpoint_id: str, **event: Unpack[TestEvent]) -> Request[Published]:
+        """Send a test event to this endpoint alone, whatever types it is registered for."""
+        return _sending(_endpoint(endpoint_id) + "/test", {"data": {}, **event})
+
+    @operation
+    def send_example(self, endpoint_id: str, *, type: str) -> Request[Published]:  # noqa: A002
+        """Send the catalogue's example of an event type to this endpoint alone."""
+        return _sending(_endpoint(endpoint_id) + "/send-example", {"type": type})
+
+    @operation
+    def read_feed(self, endpoint_id: str, **where: Unpack[FeedPlace]) -> Request[FeedPage]:
+        """Read a part of what an endpoint was, or was to be, sent, oldest first."""
+        path = _endpoint(endpoint_id) + "/feed"
+        return Request("GET", path, read_feed, get(path, FeedPage, where).query, repeatable=True)
+
+    @operation
+    def acknowledge(self, endpoint_id: str, deliveries: Sequence[str]) -> Request[Acknowledged]:
+        """Count deliveries as delivered by pull: nothing more is sent of them."""
+        path = _endpoint(endpoint_id) + "/feed/acknowledge"
+        return send("POST", path, Acknowledged, {"deliveries": list(deliveries)}, repeatable=True)
+
+    @operation
     def list_secrets(self, endpoint_id: str) -> Request[SecretList]:
         """List the secrets that sign now, without showing them."""
         return get(_endpoint(endpoint_id) + "/secrets", SecretList)
@@ -123,6 +166,11 @@ class TenantOperations:
     def change_tenant(self, tenant_id: str, **changes: Unpack[TenantSettings]) -> Request[Tenant]:
         """Change the settings that are given; None resets one."""
         return send("PATCH", _tenant(tenant_id), Tenant, changes, repeatable=True)
+
+    @operation
+    def delete_tenant(self, tenant_id: str) -> Request[None]:
+        """Delete a tenant with everything in it."""
+        return delete(_tenant(tenant_id))
 
 
 class KeyOperations:
@@ -178,6 +226,11 @@ class ServiceOperations:
     def read_contract(self) -> Request[Contract]:
         """Show the platform's schedule, replay window, profiles and tolerance."""
         return Request("GET", "/.well-known/webhooks", read_contract, repeatable=True)
+
+
+def _sending(path: str, members: Mapping[str, Any]) -> Request[Published]:
+    request = send("POST", path, Published, members)
+    return replace(request, read=read_published)
 
 
 def _endpoint(endpoint_id: str) -> str:

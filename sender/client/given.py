@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 Schedule: TypeAlias = str | Sequence[float]
 """A preset, a list such as ``1m,5m,30m``, or seconds."""
@@ -20,13 +20,20 @@ class TenantSettings(TypedDict, total=False):
     name: str | None
     schedule: Schedule | None
     profiles: Sequence[str] | None
+    rate_limit: float | None
 
 
 class EndpointSettings(TypedDict, total=False):
     """Settings of an endpoint. ``timeout``: seconds of an attempt; ``rate_limit``: requests a
-    second; ``headers`` replaces all custom headers."""
+    second; ``headers`` replaces all custom headers; ``filter`` is what `sender.filters` describes;
+    ``authentication`` has a ``type`` (``basic``, ``bearer``, ``oauth2``) and what it needs."""
 
     description: str | None
+    uid: str | None
+    metadata: Mapping[str, str] | None
+    channels: Sequence[str] | None
+    filter: Mapping[str, Any] | None
+    authentication: Mapping[str, str] | None
     event_types: Sequence[str] | None
     schedule: Schedule | None
     profiles: Sequence[str] | None
@@ -86,6 +93,14 @@ class DeliveryFilter(Paging, total=False):
     status: Literal["pending", "delivered", "dead", "cancelled", "skipped"] | None
     since: datetime | None
     until: datetime | None
+    ended_since: datetime | None
+    ended_until: datetime | None
+    reason: str | None
+    last_outcome: str | None
+    min_attempts: int | None
+    max_attempts: int | None
+    in_flight: bool | None
+    copy_of: str | None
 
 
 class NewOperation(TypedDict, total=False):
@@ -115,6 +130,7 @@ class EndpointFilter(Paging, total=False):
 
     tenant: str | None
     status: Literal["enabled", "disabled"] | None
+    uid: str | None
 
 
 class KeyFilter(Paging, total=False):
@@ -132,3 +148,70 @@ class NewKey(TypedDict, total=False):
     tenant: str | None
     expires_at: datetime | None
     rate_limit: int | None
+
+
+class FeedPlace(TypedDict, total=False):
+    """Where in a feed: ``limit`` is 1 to 50; ``undelivered`` leaves out what is delivered."""
+
+    limit: int
+    cursor: str | None
+    undelivered: bool
+
+
+class StatsRange(TypedDict, total=False):
+    """Which time, in steps of an ``hour`` or a ``day``."""
+
+    per: Literal["hour", "day"]
+    since: datetime | None
+    until: datetime | None
+
+
+class EventTypeSettings(TypedDict, total=False):
+    """What the catalogue says of an event type; what is left out is reset."""
+
+    description: str
+    schema: Mapping[str, Any] | None
+    validation: Literal["off", "warn", "refuse"]
+    example: Any
+
+
+class EventTypeFilter(Paging, total=False):
+    """Which event types to list."""
+
+    archived: bool
+
+
+class AuditFilter(Paging, total=False):
+    """Which entries to list: at ``since`` or later, and before ``until``."""
+
+    tenant: str | None
+    target: str | None
+    actor: str | None
+    action: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+class Later(TypedDict, total=False):
+    """When an event is due, at most 90 days ahead, and its channels."""
+
+    deliver_at: datetime | None
+    channels: Sequence[str] | None
+
+
+class TestEvent(TypedDict, total=False):
+    """A test event; ``surehook.test`` without data unless given."""
+
+    type: str
+    data: Any
+
+
+class BatchEvent(TypedDict):
+    """An event of a batch; all but the first three may be left out."""
+
+    tenant: str
+    type: str
+    data: Any
+    idempotency_key: NotRequired[str | None]
+    deliver_at: NotRequired[datetime | None]
+    channels: NotRequired[Sequence[str] | None]

@@ -9,6 +9,7 @@ from sender.client.administering import (
     TenantOperations,
 )
 from sender.client.bulk import BulkOperations
+from sender.client.catalogue import AuditOperations, CatalogueOperations
 from sender.client.publishing import DeliveryOperations, EventOperations
 
 
@@ -19,6 +20,8 @@ class Operations(
     TenantOperations,
     KeyOperations,
     BulkOperations,
+    CatalogueOperations,
+    AuditOperations,
     ServiceOperations,
 ):
     """All operations. A new one is one method of one of these classes, for both clients."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Unpack
 from uuid import uuid4
 
 from sender.client.binding import listing, operation
 from sender.client.given import (
+    BatchEvent,
     DeliveryFilter,
     EventFilter,
+    Later,
     Paging,
 )
-from sender.client.reading import read_event, read_published
+from sender.client.reading import read_batch, read_event, read_published
 from sender.client.request import (
     JSON,
     Request,
+    delete,
     encode_members,
     get,
     key_header,
@@ -31,7 +36,7 @@ from sender.client.results import (
 )
 from sender.errors import ClientError
 from sender.publish import Published
-from wire.envelope import encode_json
+from wire.envelope import encode_json, format_timestamp
 from wire.rawjson import RawJson
 
 
@@ -46,6 +51,7 @@ class EventOperations:
         type: str,  # noqa: A002 - the word of the wire contract
         data: Any,
         idempotency_key: str | None = None,
+        **later: Unpack[Later],
     ) -> Request[Published]:
         """Publish an event to every endpoint of the tenant that matches its type.
 
@@ -57,13 +63,32 @@ class EventOperations:
         """
         key = _key(idempotency_key)
         headers = key_header(key)
-        members = {"tenant": tenant, "type": type}
-        head = encode_members(members if headers else {**members, "idempotency_key": key})
-        raw = data.content if isinstance(data, RawJson) else encode_json(data)
-        body = b'%b,"data":%b}' % (head[:-1], raw)
+        members: dict[str, Any] = {"tenant": tenant, "type": type, **later}
+        body = _with_data(members if headers else {**members, "idempotency_key": key}, data)
         headers["content-type"] = JSON
         return Request(
             "POST", "/v1/events", read_published, body=body, headers=headers, repeatable=True
+        )
+
+    @operation
+    def publish_batch(self, events: Sequence[BatchEvent]) -> Request[tuple[Published, ...]]:
+        """Publish up to 1,000 events in their order, all or none of them.
+
+        Each gets a fresh idempotency key unless it has one, so that a repeated try makes nothing
+        twice.
+        """
+        encoded = []
+        for event in events:
+            members = {name: value for name, value in event.items() if name != "data"}
+            members["idempotency_key"] = _key(event.get("idempotency_key"))
+            encoded.append(_with_data(members, event["data"]))
+        return Request(
+            "POST",
+            "/v1/events/batch",
+            read_batch,
+            body=b'{"events":[%b]}' % b",".join(encoded),
+            headers={"content-type": JSON},
+            repeatable=True,
         )
 
     @operation
@@ -75,6 +100,7 @@ class EventOperations:
         body: bytes,
         content_type: str = "application/octet-stream",
         idempotency_key: str | None = None,
+        deliver_at: datetime | None = None,
     ) -> Request[Published]:
         """Publish bytes as they are, without an envelope, under a content type of their own."""
         if not isinstance(body, bytes):
@@ -84,11 +110,14 @@ class EventOperations:
             raise ClientError("idempotency_key must be printable ASCII for a raw body")
         if not content_type.isascii() or not content_type.isprintable():
             raise ClientError("content_type must be printable ASCII")
+        query = {"tenant": tenant, "type": type}
+        if deliver_at is not None:
+            query["deliver_at"] = format_timestamp(deliver_at)
         return Request(
             "POST",
             "/v1/events/raw",
             read_published,
-            {"tenant": tenant, "type": type},
+            query,
             body,
             {**headers, "content-type": content_type},
             repeatable=True,
@@ -104,6 +133,11 @@ class EventOperations:
         """Show an event with the exact bytes of its body."""
         path = f"/v1/events/{segment('event_id', event_id)}"
         return Request("GET", path, read_event, repeatable=True)
+
+    @operation
+    def delete_event_body(self, event_id: str) -> Request[None]:
+        """Delete what an event said, for good, and keep that it was sent."""
+        return delete(f"/v1/events/{segment('event_id', event_id)}/body")
 
 
 class DeliveryOperations:
@@ -130,9 +164,19 @@ class DeliveryOperations:
         return send("POST", _delivery(delivery_id) + "/redeliver", Delivery)
 
     @operation
+    def send_as_new(self, delivery_id: str) -> Request[Delivery]:
+        """Send a delivery's event to its endpoint under a new id."""
+        return send("POST", _delivery(delivery_id) + "/send-as-new", Delivery)
+
+    @operation
     def cancel_delivery(self, delivery_id: str) -> Request[Delivery]:
         """Cancel a pending delivery. One in flight is let finish."""
         return send("POST", _delivery(delivery_id) + "/cancel", Delivery)
+
+
+def _with_data(members: Mapping[str, Any], data: Any) -> bytes:
+    raw = data.content if isinstance(data, RawJson) else encode_json(data)
+    return b'%b,"data":%b}' % (encode_members(members)[:-1], raw)
 
 
 def _key(given: str | None) -> str:

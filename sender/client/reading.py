@@ -14,12 +14,13 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sender.client.results import EventWithBody, Page
+from sender.client.results import EventWithBody, FeedItem, FeedPage, Page
 from sender.errors import ApiError, Fault
 from sender.publish import Published
 from wire.contract import Contract
 from wire.envelope import parse_timestamp
 from wire.errors import SurehookError
+from wire.rawjson import raw_items
 
 T = TypeVar("T")
 REQUEST_ID = "x-request-id"
@@ -72,6 +73,42 @@ def read_published(answer: Answer) -> Published:
     except Undocumented as error:
         raise _undocumented(answer, error) from None
     return Published(given.id, given.deliveries, given.duplicate)
+
+
+def read_batch(answer: Answer) -> tuple[Published, ...]:
+    """Return what was published, in the order of the batch."""
+    given = read_page(_PublishedAnswer, answer)
+    return tuple(Published(each.id, each.deliveries, each.duplicate) for each in given)
+
+
+def read_object(answer: Answer) -> dict[str, Any]:
+    """Return the JSON object that an answer is."""
+    return cast("dict[str, Any]", read_result(cast("type", dict[str, Any]), answer))
+
+
+def read_feed(answer: Answer) -> FeedPage:
+    """Return a part of a feed with the exact bytes of its bodies."""
+    try:
+        page = _raw_members(answer.content)
+        cursor = _convert(cast("type", str | None), _json(page["next_cursor"].encode()), "#")
+        items = tuple(_feed_item(text) for text in _raw_list(page["items"]))
+    except (KeyError, TypeError, ValueError, binascii.Error, Undocumented) as error:
+        raise _undocumented(answer, error) from None
+    return FeedPage(items=items, next_cursor=cursor)
+
+
+def _feed_item(text: str) -> FeedItem:
+    members = _raw_members(text.encode())
+    raw = members.pop("body", "null")
+    given = {name: _json(each.encode()) for name, each in members.items()}
+    encoded = given.pop("body_base64", None)
+    head = _convert(_FeedHead, given, "#/items")
+    body = raw.encode() if encoded is None else base64.b64decode(encoded, validate=True)
+    return FeedItem(**{each.name: getattr(head, each.name) for each in fields(head)}, body=body)
+
+
+def _raw_list(text: str) -> list[str]:
+    return [item.content.decode() for item in raw_items(text.encode())]
 
 
 def read_event(answer: Answer) -> EventWithBody:
@@ -146,8 +183,22 @@ class _EventHead:
     type: str
     content_type: str
     idempotency_key: str | None
+    channels: tuple[str, ...]
+    deliver_at: datetime | None
     created_at: datetime
+    body_deleted_at: datetime | None
     size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FeedHead:
+    delivery: str
+    event: str
+    event_type: str
+    status: str
+    attempts: int
+    created_at: datetime
+    content_type: str
 
 
 def _undocumented(answer: Answer, error: Exception) -> ApiError:
@@ -233,6 +284,9 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin is dict:
         _check(isinstance(value, dict), where, "an object")
         return {name: _convert(arguments[1], each, where) for name, each in value.items()}
+    if kind is Any:
+        _check(value is not _MISSING, where, "a value")
+        return value
     if kind is datetime:
         try:
             return parse_timestamp(value)

@@ -32,8 +32,21 @@ class Tenant:
     name: str | None
     schedule: str | None
     profiles: tuple[str, ...] | None
+    rate_limit: float | None
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticationInfo:
+    """How requests authenticate to the receiver, without what is secret."""
+
+    type: str
+    username: str | None
+    token_url: str | None
+    client_id: str | None
+    scope: str | None
+    audience: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +70,12 @@ class Endpoint:
     id: str
     tenant: str
     url: str
+    uid: str | None
     description: str
+    metadata: dict[str, str]
     event_types: tuple[str, ...]
+    channels: tuple[str, ...]
+    filter: dict[str, Any] | None
     status: str
     disabled_reason: str | None
     disabled_at: datetime | None
@@ -68,6 +85,8 @@ class Endpoint:
     max_in_flight: int | None
     rate_limit: float | None
     headers: dict[str, str]
+    authentication: AuthenticationInfo | None
+    verified_at: datetime | None
     circuit: Circuit
     created_at: datetime
     updated_at: datetime
@@ -117,7 +136,10 @@ class Event:
     type: str
     content_type: str
     idempotency_key: str | None
+    channels: tuple[str, ...]
+    deliver_at: datetime | None
     created_at: datetime
+    body_deleted_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +162,7 @@ class Delivery:
     status: str
     reason: str | None
     attempts: int
+    last_outcome: str | None
     in_flight: bool
     next_attempt_at: datetime | None
     copy_of: str | None
@@ -244,3 +267,106 @@ class Ready:
     status: str
     oldest_due_age: float
     worker_seen_age: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsBucket:
+    """The attempts that started within an hour or a day. ``mean_duration`` is in seconds."""
+
+    start: datetime
+    attempts: int
+    delivered: int
+    failed: int
+    kinds: dict[str, int]
+    mean_duration: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStats:
+    """Attempts of an endpoint by outcome, one bucket after the other without gaps."""
+
+    per: str
+    since: datetime
+    until: datetime
+    buckets: tuple[StatsBucket, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedItem:
+    """A delivery with the body that was, or was to be, sent, byte for byte."""
+
+    delivery: str
+    event: str
+    event_type: str
+    status: str
+    attempts: int
+    created_at: datetime
+    content_type: str
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPage:
+    """A part of the feed; ``next_cursor`` is None as long as nothing follows."""
+
+    items: tuple[FeedItem, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """The ids of deliveries that count as delivered now and did not before."""
+
+    deliveries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTypeInfo:
+    """An event type in the catalogue."""
+
+    name: str
+    description: str
+    schema: dict[str, Any] | None
+    validation: str
+    example: Any
+    archived_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedEventType:
+    """A webhook that could not be imported."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedEventTypes:
+    """What an import did. Types that were so already are in none of the lists."""
+
+    created: tuple[str, ...]
+    changed: tuple[str, ...]
+    refused: tuple[RefusedEventType, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterVerdict:
+    """Whether an event with that data would be sent to an endpoint with that filter."""
+
+    matches: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """A change. ``actor`` is the id of an API key, ``target`` of what was changed."""
+
+    id: str
+    at: datetime
+    actor: str
+    tenant: str | None
+    action: str
+    target: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None

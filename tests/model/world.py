@@ -13,6 +13,7 @@ from sqlalchemy import Connection, select
 
 from delivery_service.bootstrap import Service
 from delivery_service.clock import ManualClock
+from delivery_service.net.authentication import Authenticator
 from delivery_service.policy.health import HealthRules
 from delivery_service.policy.retry import RetryRules
 from delivery_service.store import deliveries, endpoints
@@ -111,6 +112,7 @@ class World:
         return Worker(
             Sending(
                 transport=ScriptedTransport(),
+                authenticator=Authenticator(ScriptedTransport(), self.clock.monotonic),
                 targets=Targets(self.settings, self.service.sealer),
                 schedule=RetrySchedule(SCHEDULE),
                 rules=RetryRules(RETRY_AFTER_CAP),

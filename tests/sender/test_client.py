@@ -31,7 +31,8 @@ EVENT = {"tenant": "acme", "type": "invoice.paid", "data": {"id": 1}}
 DELIVERY = {
     "id": "dlv_1", "event": "evt_1", "event_type": "a.b", "endpoint": "ep_1", "tenant": "acme",
     "status": "dead", "reason": "poison", "attempts": 1, "in_flight": False,
-    "next_attempt_at": None, "copy_of": None, "created_at": "2026-11-29T10:00:00.5Z",
+    "last_outcome": None, "next_attempt_at": None, "copy_of": None,
+    "created_at": "2026-11-29T10:00:00.5Z",
     "ended_at": "2026-11-29T11:00:00+01:00",
 }  # fmt: skip
 
@@ -579,7 +580,8 @@ async def test_b01_b02_a_body_is_read_byte_for_byte(
         body = b'["\xe2\x80\xa8"  ,\t1]'
     head = (
         b'"id":"evt_1","tenant":"a","type":"b.c","content_type":"application/json",'
-        b'"idempotency_key":null,"created_at":"2026-11-29T10:00:00Z","size":%d,"body_base64":null'
+        b'"idempotency_key":null,"channels":[],"deliver_at":null,"body_deleted_at":null,'
+        b'"created_at":"2026-11-29T10:00:00Z","size":%d,"body_base64":null'
     ) % len(body)
     parts = [b'"body" : %b ' % body, head] if first else [head, b'"body":%b' % body]
     api.get(f"{EVENTS}/evt_1").respond(content=b" { %b }" % b" , ".join(parts))
@@ -590,6 +592,7 @@ async def test_b01_b02_a_body_is_read_byte_for_byte(
 async def test_a_body_that_is_no_json_is_decoded(call: Caller, api: respx.MockRouter) -> None:
     document = {
         "id": "evt_1", "tenant": "a", "type": "b", "content_type": "x/y", "idempotency_key": None,
+        "channels": [], "deliver_at": None, "body_deleted_at": None,
         "created_at": "2026-11-29T10:00:00Z", "size": 3, "body": None, "body_base64": "/wAB",
     }  # fmt: skip
     route = api.get(f"{EVENTS}/evt_1").respond(json=document)

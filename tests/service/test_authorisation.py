@@ -5,11 +5,15 @@ The table below must name every operation of the application, so that none is ad
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from delivery_service.net.transport import PreparedRequest
+from delivery_service.policy.outcome import Outcome, OutcomeKind
 from tests.service.caller import URL, Api, event
 
 PUBLIC = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/.well-known/webhooks")}
@@ -42,6 +46,16 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("GET", "/v1/endpoints/{endpoint_id}/secrets"): (READ, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/secrets/rotate"): (EDIT, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/test"): (EDIT, {}),
+    ("POST", "/v1/endpoints/{endpoint_id}/send-example"): (
+        EDIT,
+        {"json": {"type": "invoice.paid"}},
+    ),
+    ("POST", "/v1/endpoints/{endpoint_id}/verify"): (EDIT, {}),
+    ("GET", "/v1/endpoints/{endpoint_id}/stats"): (READ, {}),
+    ("POST", "/v1/filters/test"): (
+        SHARED,
+        {"json": {"filter": {"path": "", "exists": True}, "data": 1}},
+    ),
     ("GET", "/v1/endpoints/{endpoint_id}/feed"): (READ, {}),
     ("POST", "/v1/endpoints/{endpoint_id}/feed/acknowledge"): (
         EDIT,
@@ -49,6 +63,7 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     ("GET", "/v1/event-types"): (SHARED, {}),
     ("GET", "/v1/event-types-openapi"): (SHARED, {}),
+    ("POST", "/v1/event-types-openapi"): (ADMIN, {"json": {"openapi": "3.1.0", "webhooks": {}}}),
     ("GET", "/v1/event-types/{name}"): (SHARED, {}),
     ("PUT", "/v1/event-types/{name}"): (ADMIN, {"json": {}}),
     ("DELETE", "/v1/event-types/{name}"): (ADMIN, {}),
@@ -83,10 +98,21 @@ OPERATIONS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+class _Owner:
+    """A transport to a receiver that answers challenges."""
+
+    async def send(self, request: PreparedRequest, _deadline: float) -> Outcome:
+        challenge = json.loads(request.body)["data"]["challenge"]
+        return Outcome(OutcomeKind.DELIVERED, response_body=challenge.encode())
+
+    async def close(self) -> None:
+        pass
+
+
 async def _things_of_acme(api: Api) -> dict[str, str]:
     endpoint = await api.endpoint()
     done = await api.publish()
-    await api.ok("PUT", "/v1/event-types/invoice.paid", json={})
+    await api.ok("PUT", "/v1/event-types/invoice.paid", json={"example": {"id": 1}})
     keys = (await api.ok("GET", "/v1/keys", params={"scope": "publish"}))["items"]
     operation = await api.ok(
         "POST", "/v1/operations", json={"kind": "cancel", "since": "2026-11-29T08:00:00Z"}
@@ -107,6 +133,8 @@ async def _things_of_acme(api: Api) -> dict[str, str]:
 async def test_authorisation(sqlite_api: Api, method: str, path: str, key: str) -> None:
     api = sqlite_api
     things = await _things_of_acme(api)
+    context = api.app.state.surehook
+    api.app.state.surehook = replace(context, transport=_Owner)
     if path.endswith("/body"):
         await api.ok("POST", f"/v1/deliveries/{things['delivery_id']}/cancel")
     expected, request = OPERATIONS[method, path]

@@ -45,6 +45,7 @@ async def test_a_new_delivery_is_pending_and_pokes_the_worker(api: Api) -> None:
         "status": "pending",
         "reason": None,
         "attempts": 0,
+        "last_outcome": None,
         "in_flight": False,
         "next_attempt_at": "2026-11-29T10:00:00Z",
         "copy_of": None,

@@ -35,6 +35,8 @@ async def test_an_endpoint_with_every_setting(api: Api) -> None:
         "timeout": 3.5,
         "max_in_flight": 7,
         "rate_limit": 2,
+        "channels": ["project:17"],
+        "filter": {"path": "/total", "gt": 1},
         "headers": {"Authorization": "Bearer s3cret", "X-Gateway": "a b"},
     }
     created = await api.endpoint(url="https://h.example/in?token=a%2Fb", **settings)
@@ -49,6 +51,8 @@ async def test_an_endpoint_with_every_setting(api: Api) -> None:
         "url": "https://h.example/in?token=a%2Fb",
         "schedule": "0,5s,1m",
         "headers": {"Authorization": "***", "X-Gateway": "***"},
+        "authentication": None,
+        "verified_at": None,
         "status": "enabled",
         "disabled_reason": None,
         "disabled_at": None,

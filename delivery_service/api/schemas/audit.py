@@ -24,6 +24,7 @@ Action = Literal[
     "endpoint.enabled",
     "endpoint.disabled",
     "endpoint.deleted",
+    "endpoint.verified",
     "secret.rotated",
     "event.body_deleted",
     "delivery.redelivered",

@@ -18,7 +18,8 @@ from pydantic import (
 )
 
 from delivery_service.api.problems import not_found
-from sender.matching import check_patterns
+from sender.filters import check_filter
+from sender.matching import MAX_CHANNELS, check_channels, check_patterns
 from sender.publish import MAX_KEY_LENGTH, MAX_TENANT_LENGTH, check_tenant
 from wire.envelope import MAX_EVENT_TYPE, check_event_type, format_timestamp, parse_timestamp
 from wire.errors import IdError, SurehookError
@@ -98,7 +99,8 @@ def _parse_moment(value: Any) -> datetime:
         raise ValueError(str(error).partition(": ")[2]) from None
 
 
-def _digits(value: Any) -> Any:
+def digits(value: Any) -> Any:
+    """Refuse text that pydantic would take for a number, but no counting one."""
     if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,6}", value, re.ASCII):
         raise ValueError("must be a whole number")
     return value
@@ -166,6 +168,26 @@ Patterns = Annotated[
     ),
     checked(check_patterns),
 ]
+Channels = Annotated[
+    list[str],
+    Field(
+        max_length=MAX_CHANNELS,
+        description="Parts of a tenant, such as its projects. An endpoint that has channels gets"
+        " only events with one of them; one without gets all.",
+        examples=[["project:17"]],
+    ),
+    checked(check_channels),
+]
+PayloadFilter = Annotated[
+    dict[str, Any],
+    Field(
+        description="What `data` must be like. A condition has a `path` (a JSON pointer into"
+        " `data`) and operators: `eq`, `ne`, `in`, `gt`, `gte`, `lt`, `lte`, `prefix`, `exists`;"
+        " `and`, `or` and `not` combine them. Raw bodies fit no filter.",
+        examples=[{"and": [{"path": "/total", "gte": 100}, {"path": "/country", "in": ["DE"]}]}],
+    ),
+    checked(check_filter),
+]
 Moment = Annotated[
     datetime,
     BeforeValidator(_parse_moment),
@@ -181,7 +203,7 @@ UtcMoment = Annotated[
 """RFC 3339 in UTC, as shown."""
 Limit = Annotated[
     int,
-    BeforeValidator(_digits),
+    BeforeValidator(digits),
     Field(ge=1, le=MAX_LIMIT, description="Most items of the page."),
 ]
 Cursor = Annotated[

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from delivery_service.api.schemas.common import (
     EventType,
@@ -16,12 +16,37 @@ from delivery_service.api.schemas.common import (
     Shown,
     TenantId,
     UtcMoment,
+    digits,
     filter_id,
     id_pattern,
 )
 from wire.ids import ATTEMPT, DELIVERY, ENDPOINT, EVENT
 
 Status = Literal["pending", "delivered", "dead", "cancelled", "skipped"]
+Reason = Literal[
+    "schedule_used_up",
+    "endpoint_gone",
+    "endpoint_disabled",
+    "endpoint_unverified",
+    "endpoint_deleted",
+    "cancelled",
+    "poison",
+    "pulled",
+]
+Kind = Literal[
+    "delivered",
+    "status",
+    "redirect",
+    "timeout",
+    "dns",
+    "connect",
+    "tls",
+    "protocol",
+    "blocked",
+    "authentication",
+    "internal",
+]
+Count = Annotated[int, BeforeValidator(digits), Field(ge=0, le=100_000)]
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BLOCKED = "blocked"
@@ -38,9 +63,10 @@ class Delivery(Shown):
     status: Status
     reason: str | None = Field(
         description="Why it ended: `schedule_used_up`, `endpoint_gone`, `endpoint_disabled`,"
-        " `endpoint_deleted`, `cancelled` or `poison`."
+        " `endpoint_unverified`, `endpoint_deleted`, `cancelled`, `poison` or `pulled`."
     )
     attempts: int = Field(description="Attempts made so far.")
+    last_outcome: str | None = Field(description="The `kind` of the latest attempt.")
     in_flight: bool = Field(description="Whether a worker is sending it.")
     next_attempt_at: UtcMoment | None = Field(
         description="When the next attempt is due, unless the endpoint is held back."
@@ -64,6 +90,16 @@ class DeliveryFilter(PageParameters):
     status: Status | None = None
     since: Moment | None = Field(None, description="Created at that time or later.")
     until: Moment | None = Field(None, description="Created before that time.")
+    ended_since: Moment | None = Field(None, description="Ended at that time or later.")
+    ended_until: Moment | None = Field(None, description="Ended before that time.")
+    reason: Reason | None = Field(None, description="Why it ended.")
+    last_outcome: Kind | None = Field(None, description="The `kind` of the latest attempt.")
+    min_attempts: Count | None = Field(None, description="With so many attempts or more.")
+    max_attempts: Count | None = Field(None, description="With so many attempts or fewer.")
+    in_flight: bool | None = Field(None, description="Whether a worker is sending it.")
+    copy_of: Annotated[str, filter_id(DELIVERY)] | None = Field(
+        None, json_schema_extra={"pattern": id_pattern(DELIVERY)["pattern"]}
+    )
 
 
 class Attempt(Shown):
@@ -79,7 +115,7 @@ class Attempt(Shown):
     url: str
     kind: str = Field(
         description="`delivered`, `status`, `redirect`, `timeout`, `dns`, `connect`, `tls`,"
-        " `protocol`, `blocked` or `internal`."
+        " `protocol`, `blocked`, `authentication` or `internal`."
     )
     status_code: int | None
     error: str | None
@@ -106,6 +142,7 @@ def show_delivery(row: dict[str, Any]) -> Delivery:
         status=row["status"],
         reason=row["reason"],
         attempts=row["attempts"],
+        last_outcome=row["last_outcome"],
         in_flight=in_flight,
         next_attempt_at=None if in_flight else row["due_at"],
         copy_of=row["copy_of"],

@@ -6,10 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from delivery_service.api.schemas.authentication import (
+    Authentication,
+    AuthenticationInfo,
+    authentication_info,
+)
 from delivery_service.api.schemas.common import (
+    Channels,
     Given,
     PageParameters,
     Patterns,
+    PayloadFilter,
     ProfileNames,
     Schedule,
     Shown,
@@ -88,6 +95,8 @@ class EndpointSettings(Given):
     uid: Uid | None = None
     metadata: Metadata | None = None
     event_types: Patterns | None = None
+    channels: Channels | None = None
+    filter: PayloadFilter | None = None
     schedule: Schedule | None = None
     profiles: ProfileNames | None = None
     timeout: float | None = Field(
@@ -109,6 +118,7 @@ class EndpointSettings(Given):
         examples=[25],
     )
     headers: Headers | None = None
+    authentication: Authentication | None = None
 
 
 class ChosenSecret(Given):
@@ -173,9 +183,11 @@ class Endpoint(Shown):
     description: str
     metadata: dict[str, str]
     event_types: list[str] = Field(description="Empty: all.")
+    channels: list[str] = Field(description="Empty: events of all channels, and of none.")
+    filter: dict[str, Any] | None = Field(description="What `data` must be like.")
     status: Literal["enabled", "disabled"]
     disabled_reason: str | None = Field(
-        description="`operator`, `tenant`, `gone` (it answered 410) or `failing`.",
+        description="`operator`, `tenant`, `gone` (it answered 410), `failing` or `unverified`.",
     )
     disabled_at: UtcMoment | None
     schedule: str | None = Field(description="Null: the tenant's or the platform's.")
@@ -186,6 +198,10 @@ class Endpoint(Shown):
     headers: dict[str, str] = Field(
         description="Names of the custom headers; the values are hidden.",
         examples=[{"X-Gateway-Key": "***"}],
+    )
+    authentication: AuthenticationInfo | None
+    verified_at: UtcMoment | None = Field(
+        description="When the receiver last proved that it wants what is sent to this URL."
     )
     circuit: Circuit
     created_at: UtcMoment
@@ -231,23 +247,24 @@ class EndpointFilter(PageParameters):
     uid: Uid | None = None
 
 
-def show_endpoint(row: dict[str, Any], header_names: list[str]) -> Endpoint:
-    """Return a row as it is shown."""
-    return Endpoint(**endpoint_members(row, header_names))
-
-
-def endpoint_members(row: dict[str, Any], header_names: list[str]) -> dict[str, Any]:
-    """Return the members of an endpoint."""
+def endpoint_members(
+    row: dict[str, Any], headers: dict[str, str], authentication: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the members of an endpoint. ``headers`` and ``authentication`` are what is
+    encrypted in its row."""
     same = (
         "id", "url", "uid", "description", "status", "disabled_reason", "disabled_at", "schedule",
         "profiles", "timeout", "max_in_flight", "rate_limit", "created_at", "updated_at",
+        "filter", "verified_at",
     )  # fmt: skip
     return {
         **{name: row[name] for name in same},
         "tenant": row["tenant_id"],
         "event_types": row["event_types"] or [],
         "metadata": row["metadata"] or {},
-        "headers": dict.fromkeys(header_names, "***"),
+        "channels": row["channels"] or [],
+        "headers": dict.fromkeys(headers, "***"),
+        "authentication": authentication_info(authentication),
         "circuit": {
             "state": row["circuit"],
             "failures": row["failures"],

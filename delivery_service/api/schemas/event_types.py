@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from delivery_service.api.schemas.common import (
     EventType,
@@ -70,3 +70,43 @@ class EventTypeFilter(PageParameters):
     """Which event types to list."""
 
     archived: bool = Field(default=False, description="Whether to list archived ones too.")
+
+
+class OpenApiDocument(BaseModel):
+    """An OpenAPI 3.1 document; members that do not matter here are left alone."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    openapi: str = Field(pattern=r"^3\.1\.[0-9]+$", examples=["3.1.0"])
+    webhooks: dict[str, Any] = Field(
+        max_length=1000,
+        description="Event types by name.",
+        examples=[
+            {
+                "invoice.paid": {
+                    "post": {
+                        "description": "An invoice was paid in full.",
+                        "requestBody": {
+                            "content": {"application/json": {"schema": {"type": "object"}}}
+                        },
+                    }
+                }
+            }
+        ],
+    )
+    components: dict[str, Any] | None = None
+
+
+class RefusedEventType(Shown):
+    """A webhook that could not be imported."""
+
+    name: str
+    reason: str
+
+
+class ImportedEventTypes(Shown):
+    """What an import did. Types that were so already are in none of the lists."""
+
+    created: list[str]
+    changed: list[str]
+    refused: list[RefusedEventType]

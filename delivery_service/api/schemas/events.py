@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from delivery_service.api.schemas.common import (
+    Channels,
     EventType,
     Given,
     IdempotencyKey,
@@ -50,12 +51,25 @@ class NewEvent(Given):
     type: EventType
     data: Data
     idempotency_key: IdempotencyKey | None = None
+    deliver_at: Moment | None = Field(
+        None,
+        description="Nothing is sent before that time, at most 90 days ahead; a past time means at"
+        " once.",
+        examples=["2026-12-24T18:00:00Z"],
+    )
+    channels: Channels | None = None
 
 
 class NewBatch(Given):
     """Events to publish together."""
 
     events: list[NewEvent] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+class NewExample(Given):
+    """Which event type's example to send."""
+
+    type: EventType
 
 
 class NewTest(Given):
@@ -94,6 +108,8 @@ class Event(Shown):
     type: str
     content_type: str
     idempotency_key: str | None
+    channels: list[str]
+    deliver_at: UtcMoment | None = Field(description="When the first attempts are due.")
     created_at: UtcMoment
     body_deleted_at: UtcMoment | None = Field(description="Set when its body was deleted.")
 
@@ -120,6 +136,6 @@ class EventFilter(PageParameters):
 
 def event_members(row: dict[str, Any]) -> dict[str, Any]:
     """Return the members of an event, without its body."""
-    members = {**row, "tenant": row["tenant_id"]}
+    members = {**row, "tenant": row["tenant_id"], "channels": (row["channels"] or "").split()}
     members.pop("body", None)
     return members

@@ -23,6 +23,14 @@ class TenantSettings(Given):
     name: Name | None = Field(None, description="For people.", examples=["Acme Ltd"])
     schedule: Schedule | None = None
     profiles: ProfileNames | None = None
+    rate_limit: float | None = Field(
+        None,
+        ge=0.001,
+        le=100_000,
+        allow_inf_nan=False,
+        description="Most requests a second to each of its endpoints that has no limit of its own.",
+        examples=[25],
+    )
 
 
 class NewTenant(TenantSettings):
@@ -38,6 +46,7 @@ class Tenant(Shown):
     name: str | None
     schedule: str | None = Field(description="Null: the platform's.")
     profiles: list[str] | None = Field(description="Null: the platform's.")
+    rate_limit: float | None = Field(description="Requests a second; null: none.")
     created_at: UtcMoment
     updated_at: UtcMoment
 
