@@ -11,9 +11,11 @@ from delivery_service.api.auth import Caller
 from delivery_service.api.context import Context
 from delivery_service.api.problems import conflict, invalid
 from delivery_service.api.schemas.authentication import Authentication, ClientCredentials
+from delivery_service.api.schemas.endpoints import Tls
 from delivery_service.api.signing import opened_secrets
 from delivery_service.net.guard import BlockedUrl, check_url
 from delivery_service.net.rules import guard_policy
+from delivery_service.net.tls import TlsSettings, TlsSettingsError, build_context
 from delivery_service.store import endpoints, tenants
 from wire.custom_headers import check_custom_headers
 from wire.errors import HeaderError
@@ -59,6 +61,18 @@ def sealed_authentication(
     if isinstance(given, ClientCredentials):
         check_url_for(context, caller, given.token_url, "#/authentication/token_url")
     return context.sealer.seal_json(given.model_dump())
+
+
+def sealed_tls(context: Context, given: Tls | None) -> bytes | None:
+    """Return TLS material encrypted, or raise the problem 422."""
+    if given is None:
+        return None
+    material = given.model_dump(exclude_none=True)
+    try:
+        build_context(TlsSettings(**material))
+    except TlsSettingsError as error:
+        raise invalid("#/tls", str(error)) from None
+    return context.sealer.seal_json(material)
 
 
 def check_one_authorization(context: Context, values: Mapping[str, Any]) -> None:

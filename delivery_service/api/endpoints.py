@@ -20,6 +20,7 @@ from delivery_service.api.endpoint_rules import (
     check_url_for,
     sealed_authentication,
     sealed_headers,
+    sealed_tls,
 )
 from delivery_service.api.paging import last_id, page_of, read_cursor
 from delivery_service.api.problems import conflict, not_found, responses
@@ -216,15 +217,19 @@ def show(context: Context, row: Row) -> Endpoint:
 
 def _members(context: Context, row: Row) -> dict[str, Any]:
     opened = context.sealer.open_json
-    return endpoint_members(row, opened(row["headers"]) or {}, opened(row["authentication"]))
+    return endpoint_members(
+        row, opened(row["headers"]) or {}, opened(row["authentication"]), opened(row["tls"])
+    )
 
 
 def _columns(context: Context, caller: Caller, body: EndpointSettings) -> dict[str, Any]:
     """Check what is given for an endpoint; return it as columns."""
     values = body.model_dump(
         exclude_unset=True,
-        exclude={"tenant", "secret", "secret_kind", "headers", "authentication"},
+        exclude={"tenant", "secret", "secret_kind", "headers", "authentication", "tls"},
     )
+    if "tls" in body.model_fields_set:
+        values["tls"] = sealed_tls(context, body.tls)
     if "authentication" in body.model_fields_set:
         values["authentication"] = sealed_authentication(context, caller, body.authentication)
     if isinstance(body, NewEndpoint | EndpointChange) and body.url is not None:

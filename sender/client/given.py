@@ -26,7 +26,8 @@ class TenantSettings(TypedDict, total=False):
 class EndpointSettings(TypedDict, total=False):
     """Settings of an endpoint. ``timeout``: seconds of an attempt; ``rate_limit``: requests a
     second; ``headers`` replaces all custom headers; ``filter`` is what `sender.filters` describes;
-    ``authentication`` has a ``type`` (``basic``, ``bearer``, ``oauth2``) and what it needs."""
+    ``authentication`` has a ``type`` (``basic``, ``bearer``, ``oauth2``) and what it needs;
+    ``tls`` has PEM texts: ``client_certificate`` with ``client_key``, and ``private_ca``."""
 
     description: str | None
     uid: str | None
@@ -34,6 +35,7 @@ class EndpointSettings(TypedDict, total=False):
     channels: Sequence[str] | None
     filter: Mapping[str, Any] | None
     authentication: Mapping[str, str] | None
+    tls: Mapping[str, str | None] | None
     event_types: Sequence[str] | None
     schedule: Schedule | None
     profiles: Sequence[str] | None

@@ -60,6 +60,14 @@ class Circuit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsInfo:
+    """Which TLS material an endpoint has."""
+
+    client_certificate: bool
+    private_ca: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A URL of a tenant, with its settings. None: the tenant's or the platform's.
 
@@ -86,6 +94,7 @@ class Endpoint:
     rate_limit: float | None
     headers: dict[str, str]
     authentication: AuthenticationInfo | None
+    tls: TlsInfo | None
     verified_at: datetime | None
     circuit: Circuit
     created_at: datetime

@@ -88,6 +88,28 @@ def _not_null(value: str | None) -> str:
     return value
 
 
+Pem = Annotated[str, Field(max_length=65_536), AfterValidator(check_text)]
+
+
+class Tls(Given):
+    """TLS material of an endpoint, as PEM text. Encrypted, and never shown again."""
+
+    client_certificate: Pem | None = Field(
+        None, description="Certificate to show to the receiver, with its chain."
+    )
+    client_key: Pem | None = Field(None, description="Its key, not encrypted.")
+    private_ca: Pem | None = Field(
+        None, description="Authorities that replace the public ones for this endpoint."
+    )
+
+
+class TlsInfo(Shown):
+    """Which TLS material an endpoint has."""
+
+    client_certificate: bool
+    private_ca: bool
+
+
 class EndpointSettings(Given):
     """What can be set and changed of an endpoint; null resets to the tenant's or the platform's."""
 
@@ -119,6 +141,7 @@ class EndpointSettings(Given):
     )
     headers: Headers | None = None
     authentication: Authentication | None = None
+    tls: Tls | None = None
 
 
 class ChosenSecret(Given):
@@ -200,6 +223,7 @@ class Endpoint(Shown):
         examples=[{"X-Gateway-Key": "***"}],
     )
     authentication: AuthenticationInfo | None
+    tls: TlsInfo | None
     verified_at: UtcMoment | None = Field(
         description="When the receiver last proved that it wants what is sent to this URL."
     )
@@ -248,9 +272,12 @@ class EndpointFilter(PageParameters):
 
 
 def endpoint_members(
-    row: dict[str, Any], headers: dict[str, str], authentication: dict[str, Any] | None
+    row: dict[str, Any],
+    headers: dict[str, str],
+    authentication: dict[str, Any] | None,
+    tls: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the members of an endpoint. ``headers`` and ``authentication`` are what is
+    """Return the members of an endpoint. ``headers``, ``authentication`` and ``tls`` are what is
     encrypted in its row."""
     same = (
         "id", "url", "uid", "description", "status", "disabled_reason", "disabled_at", "schedule",
@@ -265,6 +292,7 @@ def endpoint_members(
         "channels": row["channels"] or [],
         "headers": dict.fromkeys(headers, "***"),
         "authentication": authentication_info(authentication),
+        "tls": tls and {name: bool(tls.get(name)) for name in TlsInfo.model_fields},
         "circuit": {
             "state": row["circuit"],
             "failures": row["failures"],

@@ -2,7 +2,7 @@
 
 Values come from, in this order: arguments, environment variables (``SUREHOOK_`` + the name in
 capitals), a TOML file (``surehook.toml``, or the one that ``SUREHOOK_CONFIG`` names), defaults.
-`docs/reference/settings.md` is generated from this module.
+`docs/reference/settings.md` is generated from this package.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic_settings import (
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from delivery_service.settings.network import NetworkSettings, split
 from wire.errors import SurehookError
 from wire.profiles import PROFILES
 from wire.schedule import RetrySchedule
@@ -51,7 +52,7 @@ class SettingsError(SurehookError):
     """A setting is missing or can't be used; the message names it."""
 
 
-class Settings(BaseSettings):
+class Settings(NetworkSettings):
     """The service's settings. Durations are given in seconds."""
 
     model_config = SettingsConfigDict(
@@ -209,15 +210,6 @@ class Settings(BaseSettings):
         " up.",
     )
 
-    allow_http: bool = Field(
-        True, description="Whether endpoints may have `http://` URLs; production wants false."
-    )
-    allow_private_networks: bool = Field(
-        False,
-        description="Whether endpoints may be on loopback and private addresses. For development"
-        " only: it lets every tenant reach the platform's network.",
-    )
-
     retention: Duration = Field(
         timedelta(days=90),
         ge=timedelta(),
@@ -277,9 +269,7 @@ class Settings(BaseSettings):
     @field_validator("encryption_keys", "profiles", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return [part.strip() for part in value.split(",") if part.strip()]
-        return value
+        return split(value)
 
     @field_validator("schedule")
     @classmethod
