@@ -12,6 +12,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -40,8 +41,8 @@ from delivery_service.worker.take import SUSPECT_PAUSE, Places, Taken, put_back,
 from delivery_service.worker.tracing import AttemptTracer
 from wire.ids import new_id
 
-SETTLE_SECONDS = 0.005
-"""While busy, freed places are gathered for so long before the next claim."""
+GATHER_SECONDS = 0.02
+"""While there is more to do, how long freed places are gathered before the next claim."""
 
 BUSY_SECONDS = 0.02
 """Pause before the next look at the queue right after some work was found."""
@@ -84,6 +85,9 @@ class Worker:
         self._cursor = ""
         self._turn = 0
         self._longest_claim = (settings.lease - settings.attempt_timeout).total_seconds()
+        # A claim's statements cost the same for one delivery as for many.
+        self._worth_a_claim = max(1, settings.concurrency // 4)
+        self._freed = 0
         self._wake = asyncio.Event()
         self._hungry = False
         self._idle_looks = 0
@@ -214,7 +218,7 @@ class Worker:
         self._on_trial -= on_trial
         self._recorder.add(task.result())
         if self._hungry:
-            self._wake.set()
+            self._gather()
 
     def _recorded(self, group: Sequence[Result], recorded: Recorded, seconds: float) -> None:
         self._observer.recorded(group, recorded, seconds)
@@ -229,18 +233,25 @@ class Worker:
 
     async def _wait(self, again: bool) -> None:
         """Wait for places, for work, or for the next poll."""
-        if again and len(self._tasks) < self._settings.concurrency:
+        if again and self._has_places():
             return
-        pause = self._pause()
-        try:
+        pause = GATHER_SECONDS if again else self._pause()
+        with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
-        else:
-            if self._tasks and not self._stopping:
-                await asyncio.sleep(SETTLE_SECONDS)
         self._wake.clear()
+        self._freed = 0
+
+    def _has_places(self) -> bool:
+        return len(self._tasks) + self._worth_a_claim <= self._settings.concurrency
+
+    def _gather(self) -> None:
+        """Note a freed place; wake up for many at once, or for few after a moment."""
+        self._freed += 1
+        if self._freed >= self._worth_a_claim or not self._tasks:
+            self._wake.set()
+        elif self._freed == 1:
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self.poke)
 
     def _pause(self) -> float:
         """How long to wait for the next look: short after work, since more is likely to come,

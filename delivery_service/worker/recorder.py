@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -32,7 +33,10 @@ from delivery_service.worker.record import Recorded, record
 GROUP = 500
 """Results in one transaction at most."""
 
-GATHER_SECONDS = 0.004
+ENOUGH = 100
+"""Results for which no more are waited for."""
+
+GATHER_SECONDS = 0.02
 """How long results are gathered while more are on their way."""
 
 FIRST_PAUSE = 0.1
@@ -85,6 +89,7 @@ class Recorder:
         self._unwell: set[str] = set()
         self._recording = 0
         self._arrived = asyncio.Event()
+        self._enough = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -98,6 +103,8 @@ class Recorder:
         self._waiting.append(result)
         self._idle.clear()
         self._arrived.set()
+        if len(self._waiting) >= ENOUGH:
+            self._enough.set()
 
     async def drained(self) -> None:
         """Wait until everything handed over has been recorded."""
@@ -107,8 +114,8 @@ class Recorder:
         """Record until cancelled."""
         while True:
             await self._arrived.wait()
-            if self._busy() and len(self._waiting) < GROUP:
-                await asyncio.sleep(GATHER_SECONDS)
+            if self._busy():
+                await self._gather()
             group = self._group()
             self._recording = len(group)
             await self._record(group)
@@ -116,6 +123,15 @@ class Recorder:
             if not self._waiting:
                 self._arrived.clear()
                 self._idle.set()
+
+    async def _gather(self) -> None:
+        """Wait until a transaction is worth while: its statements cost the same for one result
+        as for a hundred."""
+        self._enough.clear()
+        if len(self._waiting) < ENOUGH:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_SECONDS):
+                    await self._enough.wait()
 
     def _group(self) -> list[Result]:
         """The next results, at most one of each delivery: the fence tells them apart by id."""
