@@ -173,12 +173,12 @@ async def test_f22_a_result_that_can_not_be_stored_holds_up_nobody(
 async def test_a_log_that_can_not_be_written_stops_no_worker(
     engined: Engined, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from delivery_service.worker import loop
+    from delivery_service.worker.observe import Observer
 
     def full(*_args: Any, **_kwargs: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(loop, "_log_attempt", full)
+    monkeypatch.setattr(Observer, "recorded", full)
     engined.endpoint(receiver.url("/"), max_in_flight=1)
     ids = [engined.publish().delivery_ids[0] for _ in range(3)]
     await asyncio.wait_for(engined.work(), 15)
