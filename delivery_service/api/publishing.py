@@ -151,7 +151,7 @@ async def send_test(
     return await _send_alone(context, caller, endpoint_id, test.type, test.data)
 
 
-@routes.post(
+@other_routes.post(
     f"{PATH}/send-example",
     status_code=202,
     tags=["endpoints"],

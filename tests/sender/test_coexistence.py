@@ -44,7 +44,8 @@ def test_f30_f36_the_zone_of_the_host_does_not_matter(tables_url: str, zone: str
     url = make_url(tables_url)
     url = url.set(drivername=SYNC_DRIVERS[url.get_backend_name()])
     script = (
-        "import sys; from sqlalchemy import create_engine; from sender import *\n"
+        "import sys; from sqlalchemy import create_engine\n"
+        "from sender import publish; from sender.sqlite import configure_sqlite\n"
         "engine = create_engine(sys.argv[1]); configure_sqlite(engine)\n"
         "with engine.begin() as c: publish(c, tenant='acme', type='a.b', data=1)\n"
     )
