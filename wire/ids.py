@@ -11,6 +11,7 @@ import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from threading import Lock
 from typing import Final
 
@@ -57,6 +58,7 @@ def _encode_random(value: int) -> str:
     )
 
 
+@lru_cache(maxsize=256)
 def _encode_time(ms: int) -> str:
     return base32.encode_timestamp(ms.to_bytes(6, "big"))
 

@@ -113,12 +113,15 @@ class Housekeeping:
         await asyncio.sleep(0)  # the scheduler stops by a callback of the loop
         if self._operating is not None:
             self._runner.stop()
-            await asyncio.wait([self._operating], timeout=BATCH_GRACE)
-            self._operating.cancel()
-            await asyncio.gather(self._operating, return_exceptions=True)
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+            self._running.add(self._operating)
+        # What is under way are short transactions: it is quicker, and safer for the connections,
+        # to let them end than to break them off.
+        if self._running:
+            _, running = await asyncio.wait(set(self._running), timeout=BATCH_GRACE)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=BATCH_GRACE)
 
     def _add(self, name: str, job: Callable[[], Awaitable[object]]) -> None:
         every = self._every.get(name, self._sweep_every)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 PRELOADED = ["aiosqlite", "asyncpg", "uvloop", "pytest", "delivery_service.cli.serving"]
 
@@ -55,12 +57,21 @@ class ForkedWorker:
         """The exit code, negative for a signal; None while it runs."""
         return self._process.exitcode
 
+    def wait_for(self, condition: Callable[[], object], *, deadline: float = 60.0) -> None:
+        """Wait until ``condition()`` holds; fail when the worker ends before."""
+
+        def holds() -> object:
+            assert self.running, f"ended with {self.returncode}: {self.output[-4000:]}"
+            return condition()
+
+        wait_until(holds, deadline=deadline)
+
     def kill(self) -> None:
         """``kill -9``, and wait until it is gone."""
         self._process.kill()
         self._process.join()
 
-    def terminate(self, *, deadline: float) -> int:
+    def terminate(self, *, deadline: float = 30.0) -> int:
         """Ask it to stop (SIGTERM), wait, and return its exit code."""
         self._process.terminate()
         self._process.join(deadline)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import trustme
 
 from delivery_service.store import endpoints
 from tests.service.caller import URL, Api
@@ -52,6 +53,7 @@ async def test_an_endpoint_with_every_setting(api: Api) -> None:
         "schedule": "0,5s,1m",
         "headers": {"Authorization": "***", "X-Gateway": "***"},
         "authentication": None,
+        "tls": None,
         "verified_at": None,
         "status": "enabled",
         "disabled_reason": None,
@@ -302,3 +304,31 @@ async def test_a17_an_endpoint_has_no_method_of_its_own(sqlite_api: Api, method:
     assert problem["errors"][0]["pointer"] == "#/method"
     path = f"/v1/endpoints/{(await sqlite_api.endpoint())['id']}"
     await sqlite_api.problem(422, "PATCH", path, json={"method": method})
+
+
+async def test_tls_material_is_checked_encrypted_and_not_shown(api: Api) -> None:
+    authority = trustme.CA()
+    client = authority.issue_cert("client.example")
+    material = {
+        "client_certificate": "".join(pem.bytes().decode() for pem in client.cert_chain_pems),
+        "client_key": client.private_key_pem.bytes().decode(),
+        "private_ca": authority.cert_pem.bytes().decode(),
+    }
+    endpoint = await api.endpoint(tls=material)
+    shown = {"client_certificate": True, "private_ca": True}
+    assert endpoint["tls"] == shown
+    path = f"/v1/endpoints/{endpoint['id']}"
+    assert (await api.ok("GET", path))["tls"] == shown
+    row = await _row(api, endpoint["id"])
+    assert b"PRIVATE KEY" not in row["tls"]
+    assert api.service.sealer.open_json(row["tls"]) == material
+
+    for wrong in (
+        {"private_ca": "no certificate"},
+        {"private_ca": ""},
+        {"client_key": material["client_key"]},
+        {**material, "client_key": "no key"},
+    ):
+        problem = await api.problem(422, "PATCH", path, json={"tls": wrong})
+        assert problem["errors"][0]["pointer"].startswith("#/tls")
+    assert (await api.ok("PATCH", path, json={"tls": None}))["tls"] is None
