@@ -21,8 +21,9 @@ from delivery_service.jobs.operations import OperationRunner
 from delivery_service.listener import listening
 from delivery_service.metrics import Metrics
 from delivery_service.net.authentication import Authenticator
-from delivery_service.net.rules import make_transport
-from delivery_service.net.transport import Transport
+from delivery_service.net.httpx_transport import HttpxTransport
+from delivery_service.net.rules import guard_policy
+from delivery_service.net.transport import AiohttpTransport, Transport
 from delivery_service.policy.health import HealthRules
 from delivery_service.policy.retry import RetryRules
 from delivery_service.sealing import Sealer, sealer_for
@@ -157,6 +158,17 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop  # noqa: PLC0415 - it does not exist on Windows
 
     return uvloop.new_event_loop
+
+
+def make_transport(settings: Settings) -> Transport:
+    """Return a transport for as many requests in flight as a worker has."""
+    make = AiohttpTransport if settings.transport == "aiohttp" else HttpxTransport
+    return make(
+        guard_policy(settings),
+        max_connections=settings.concurrency,
+        response_cap=settings.response_cap,
+        proxy=settings.egress_proxy,
+    )
 
 
 def configure_logging(settings: Settings) -> None:

@@ -92,7 +92,7 @@ endpoints = Table(
     Column("channels", JSON(none_as_null=True)),
     Column("filter", JSON(none_as_null=True)),
     # How requests show the receiver who we are: encrypted JSON.
-    Column("authentication", LargeBinary),
+    Column("authentication", LargeBinary, info={SEALED: True}),
     # When the receiver proved that it wants what is sent to this URL.
     Column("verified_at", UtcDateTime),
     Index("ix_surehook_endpoints_tenant", "tenant_id", "id"),

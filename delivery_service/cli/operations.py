@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Connection
 
-from delivery_service.bootstrap import configure_logging, operation_runner
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
@@ -205,6 +204,12 @@ class _helping:  # noqa: N801 - used like a function
 
     def __init__(self, database: Database, settings: Settings, operation_id: str) -> None:
         # Progress is on standard error, where log lines would go.
+        # The other commands start faster without what only this needs.
+        from delivery_service.bootstrap import (  # noqa: PLC0415
+            configure_logging,
+            operation_runner,
+        )
+
         configure_logging(settings.model_copy(update={"log_level": "error"}))
         self._runner = operation_runner(settings, database, only=operation_id)
         self._task: asyncio.Task[None] | None = None

@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from typing import Self
+from typing import ClassVar, Self
 
 import structlog
 
@@ -36,8 +36,8 @@ class WorkerThread:
     """A worker and housekeeping in a thread, for applications without an event loop.
 
     Start it in each process that serves, after that process was forked (gunicorn: ``post_fork``):
-    a thread does not survive a fork. In a forked child an instance that the parent had started is
-    a stopped one, and can be started.
+    a thread does not survive a fork. A child of a process whose thread ran at the fork can't start
+    one: locks that the thread held at that moment, in SQLite for one, are never released there.
 
     It stops when the interpreter exits, if not before, and lets what is in flight end within
     `shutdown_grace`. A process killed by a signal that nobody handles, or by ``os._exit``, gets no
@@ -63,10 +63,16 @@ class WorkerThread:
         when it runs already.
 
         Raises `SettingsError`, `MigrationError` or the database driver's error for what prevents
-        it, and `EmbeddingError` when nothing was heard of it in time.
+        it, and `EmbeddingError` when nothing was heard of it in time, or when a thread of the
+        parent ran when this process was forked.
         """
         if self.running:
             return
+        if _Running.forked:
+            raise EmbeddingError(
+                "this process was forked while a worker thread ran, whose locks may be held for"
+                " ever; start it after the fork only (gunicorn: post_fork)"
+            )
         self._running = _Running(self._settings, self._migrate)
         try:
             self._running.start(timeout)
@@ -118,6 +124,15 @@ class WorkerThread:
 class _Running:
     """One run of the thread."""
 
+    alive: ClassVar[set[_Running]] = set()
+    forked: ClassVar[bool] = False
+    """Whether a thread ran in the parent when this process was forked."""
+
+    @classmethod
+    def after_fork(cls) -> None:
+        cls.forked = cls.forked or bool(cls.alive)
+        cls.alive.clear()
+
     def __init__(self, settings: Settings, migrate: bool) -> None:
         self.embedded = Embedded(settings, migrate=migrate)
         self._pid = os.getpid()
@@ -134,6 +149,7 @@ class _Running:
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def start(self, timeout: float) -> None:
+        self.alive.add(self)
         self._thread.start()
         try:
             self._started.result(timeout)
@@ -171,6 +187,8 @@ class _Running:
                 log.exception("worker_thread_failed")
             else:
                 self._started.set_exception(error)
+        finally:
+            self.alive.discard(self)
 
     async def _main(self) -> None:
         self._stopping = asyncio.Event()
@@ -179,3 +197,7 @@ class _Running:
             self._started.set_result(None)
             if not self._asked_to_stop:
                 await self._stopping.wait()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Running.after_fork)

@@ -21,6 +21,7 @@ from wire.signature import verify
 PLAIN = {
     "surehook_events.body",
     "surehook_events.fingerprint",
+    "surehook_operations.data",
     "surehook_attempts.response_body",
     "surehook_api_keys.digest",
 }

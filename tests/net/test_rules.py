@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from delivery_service.bootstrap import make_transport
 from delivery_service.net.guard import BlockedUrl, check_address, check_url
 from delivery_service.net.httpx_transport import HttpxTransport
-from delivery_service.net.rules import guard_policy, make_transport
+from delivery_service.net.rules import guard_policy
 from delivery_service.net.transport import AiohttpTransport
 from delivery_service.settings import Settings
 

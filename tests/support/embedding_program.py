@@ -12,26 +12,40 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Engine
+import pytest
+from sqlalchemy import Engine, select
 
-from delivery_service.embedding import WorkerThread
+from delivery_service.embedding import EmbeddingError, WorkerThread
 from delivery_service.settings import Settings
 from sender import publish
+from sender.tables import queue
 from tests.support.tables import sync_engine
 from tests.support.waiting import wait_until
 
 
-def _publish(engine: Engine) -> None:
+def _publish(engine: Engine) -> str:
     with engine.begin() as connection:
-        publish(connection, tenant="acme", type="invoice.paid", data={"pid": os.getpid()})
+        data = {"pid": os.getpid()}
+        published = publish(connection, tenant="acme", type="invoice.paid", data=data)
+    return published.delivery_ids[0]
+
+
+def _is_taken(engine: Engine, delivery_id: str) -> bool:
+    """Whether a worker has it, or is done with it."""
+    waiting = select(queue.c.delivery_id).where(
+        queue.c.delivery_id == delivery_id, queue.c.lease_token.is_(None)
+    )
+    with engine.connect() as connection:
+        return connection.execute(waiting).first() is None
 
 
 def leave(webhooks: WorkerThread, engine: Engine) -> None:
     """Ends by itself while an attempt is in flight: the receiver creates the file ``arrived``."""
     webhooks.start()
-    _publish(engine)
+    delivery_id = _publish(engine)
     webhooks.poke()
     wait_until(Path("arrived").exists)
+    wait_until(lambda: _is_taken(engine, delivery_id))
     print("leaving", flush=True)
 
 
@@ -41,18 +55,20 @@ def fork_before(webhooks: WorkerThread, engine: Engine) -> None:
 
 
 def fork_after(webhooks: WorkerThread, engine: Engine) -> None:
-    """Started before the fork: the child has no thread, and can start its own."""
+    """Started before the fork: the child has no thread, is told so when it starts one (the locks
+    that the parent's thread held are held there for ever), and does the parent's no harm."""
     webhooks.start()
 
     def child() -> None:
         assert not webhooks.running
         webhooks.poke()  # must not reach into the parent's loop
         assert webhooks.stop()
-        leave(webhooks, engine)
+        with pytest.raises(EmbeddingError, match="post_fork"):
+            webhooks.start()
 
     _wait_for([_fork(child)])
     assert webhooks.running
-    print("parent goes on", flush=True)
+    leave(webhooks, engine)
 
 
 def _fork(work: Callable[[], None]) -> int:
