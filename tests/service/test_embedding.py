@@ -393,13 +393,19 @@ def _headers(request: Received) -> Iterator[tuple[str, str]]:
 
 
 def _program(
-    processes: Processes, shop: Shop, receiver: Receiver, folder: Path, kind: str
+    processes: Processes,
+    shop: Shop,
+    receiver: Receiver,
+    folder: Path,
+    kind: str,
+    events: int = 1,
 ) -> tuple[int, str]:
-    """Run an application that ends while an attempt is in flight."""
+    """Run an application that ends while attempts of all its events are in flight."""
 
     def answer(_request: Received) -> Answer:
-        (folder / "arrived").touch()
-        return Answer(delay=0.5)
+        if len(receiver.requests) >= events:
+            (folder / "arrived").touch()
+        return Answer(delay=1.0)
 
     receiver.script("/hook", answer)
     shop.register(receiver)
@@ -430,7 +436,7 @@ def test_the_exit_of_the_interpreter_waits_for_what_is_in_flight(
 def test_forked_processes_have_threads_of_their_own(
     migrated: Shop, receiver: Receiver, processes: Processes, tmp_path: Path, kind: str, events: int
 ) -> None:
-    code, output = _program(processes, migrated, receiver, tmp_path, kind)
+    code, output = _program(processes, migrated, receiver, tmp_path, kind, events)
     assert code == 0, output
     assert len(receiver.requests) == migrated.delivered() == events, output
     assert migrated.count(tables.workers) == 0
