@@ -158,7 +158,7 @@ class Settings(NetworkSettings):
     )
 
     concurrency: int = Field(
-        200, ge=1, le=10_000, description="Most requests in flight in one worker process."
+        400, ge=1, le=10_000, description="Most requests in flight in one worker process."
     )
     endpoint_concurrency: int = Field(
         50,
