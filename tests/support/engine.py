@@ -63,7 +63,8 @@ class Engined:
 
     @property
     def now(self) -> datetime | None:
-        return self.clock.now()
+        moment: datetime | None = self.clock.now()
+        return moment
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

@@ -9,11 +9,11 @@ import asyncio
 import signal
 
 from delivery_service.bootstrap import build, configure_logging
-from delivery_service.settings import Settings
+from delivery_service.cli.opening import load_settings
 
 
 async def main() -> None:
-    settings = Settings()
+    settings = load_settings()
     configure_logging(settings)
     service = build(settings)
     worker = service.worker()
