@@ -6,13 +6,14 @@ imports are saved, of which a test that kills workers all the time would need ma
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import ConditionNotMetError, wait_until
 
 PRELOADED = ["aiosqlite", "asyncpg", "uvloop", "pytest", "delivery_service.cli.serving"]
 
@@ -24,6 +25,8 @@ def _main(arguments: Sequence[str], environment: Mapping[str, str], output: Path
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)
+    # One that hangs tells where, before the test that waits for it gives up.
+    faulthandler.dump_traceback_later(50)
     os.environ.update(environment)
     sys.argv = ["worker_program", *arguments]
     from tests.faults.worker_program import main
@@ -64,7 +67,10 @@ class ForkedWorker:
             assert self.running, f"ended with {self.returncode}: {self.output[-4000:]}"
             return condition()
 
-        wait_until(holds, deadline=deadline)
+        try:
+            wait_until(holds, deadline=deadline)
+        except ConditionNotMetError as error:
+            raise ConditionNotMetError(f"{error}\n{self.output[-8000:]}") from None
 
     def kill(self) -> None:
         """``kill -9``, and wait until it is gone."""
