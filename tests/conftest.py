@@ -13,10 +13,18 @@ from tests.support.postgres import Postgres, postgres_for_tests
 from tests.support.processes import Processes
 from tests.support.receiver import Receiver
 from tests.support.redis import RedisServer, running_redis
+from wire import ids
 
 # A slow machine is not a fault of the code under test.
 settings.register_profile("surehook", deadline=None, print_blob=True)
 settings.load_profile("surehook")
+
+
+@pytest.fixture(autouse=True)
+def _ids_by_the_clock() -> None:
+    """Ids never go back in time within a process, so a test that sets the clock forward would give
+    those after it ids, and with them times of creation, from its future."""
+    ids._generator.reset()
 
 
 @pytest.fixture(scope="session")
