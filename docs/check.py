@@ -24,7 +24,7 @@ _INLINE_LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*
 _REFERENCE_LINK = re.compile(r"^\[[^\]]+\]:\s+(\S+)")
 _INLINE_CODE = re.compile(r"(`+)(?:.*?)\1")
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
-_MACHINE_PATH = re.compile(r"(?<![\w.])(?:/work/|/root/|/home/|/Users/|/tmp/wt|[A-Z]:\\Users)")
+_MACHINE_PATH = re.compile(r"(?<![\w.])(?:/(?:work|root|home|Users)/|/tmp/wt|[A-Z]:\\Users)")
 _UNRELEASED = re.compile(r"^## \[?Unreleased\]?", re.MULTILINE)
 _AMERICAN = re.compile(
     r"\b(?:\w*(?:serializ|recogniz|normaliz|organiz|initializ|authoriz|synchroniz|customiz|"
