@@ -31,6 +31,20 @@ PING_TIMEOUT = 5.0
 PING_AFTER = 2.0
 """Seconds of idleness after which a connection has to show it."""
 
+LONGEST_TRANSACTION = 2
+"""Times `database_timeout` that one transaction may take."""
+
+_LIMIT_TRANSACTIONS = (
+    "SELECT set_config(name, $1, false) FROM pg_settings WHERE name = 'transaction_timeout'"
+)
+
+_KEEPALIVE = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+"""The server gives a client up that its network has not heard of for 25 s."""
+
 LAST_USED = "surehook_last_used"
 
 
@@ -84,6 +98,8 @@ def open_database(settings: Settings, *, time_limit: bool = True) -> Database:
     configure_sqlite(engine)
     if not settings.is_sqlite:
         _leave_dead_connections(engine)
+        if time_limit and not settings.pgbouncer:
+            _limit_transactions(engine, settings.database_timeout.total_seconds())
     if settings.database_schema is not None:
         engine = engine.execution_options(schema_translate_map={None: settings.database_schema})
     return Database(engine)
@@ -117,6 +133,21 @@ def _leave_dead_connections(engine: AsyncEngine) -> None:
             context.is_disconnect = True
 
 
+def _limit_transactions(engine: AsyncEngine, timeout: float) -> None:
+    """Have the server end transactions whose client was lost in the middle of a statement.
+
+    The server takes such a session for active (its driver has sent a statement to be prepared, and
+    not yet what to do with it), so that the limit of idle ones does not hold, and everybody who
+    tries again waits for its locks. PostgreSQL before 17 has no limit for that; there it is up to
+    TCP to notice.
+    """
+    limit = f"{LONGEST_TRANSACTION * timeout * 1000:.0f}ms"
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _limit(connection: Any, _record: Any) -> None:
+        connection.run_async(lambda raw: raw.execute(_LIMIT_TRANSACTIONS, limit))
+
+
 def _asyncpg_arguments(settings: Settings, *, time_limit: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "timeout": CONNECT_TIMEOUT,
@@ -136,4 +167,5 @@ def _asyncpg_arguments(settings: Settings, *, time_limit: bool) -> dict[str, Any
         # TCP takes to notice, two hours by default, and whoever tries again would wait for them.
         limit = int(settings.database_timeout.total_seconds() * 1000)
         arguments["server_settings"]["idle_in_transaction_session_timeout"] = str(limit)
+        arguments["server_settings"] |= _KEEPALIVE
     return arguments

@@ -206,6 +206,26 @@ async def test_the_database_is_blocked_after_the_answer(
     assert len(receiver.requests) == 1
 
 
+async def test_f24_server_ends_a_transaction_whose_client_was_lost_in_a_statement(
+    postgresql_tables: str,
+) -> None:
+    async with Engined(postgresql_tables, database_timeout=timedelta(milliseconds=200)) as engined:
+        async with engined.service.database.engine.connect() as lost:
+            raw = (await lost.get_raw_connection()).driver_connection
+            assert raw is not None
+            await raw.execute("BEGIN")
+            await raw.execute("LOCK TABLE surehook_queue")
+            # What to do with it never comes; the session counts as active all that time.
+            await raw.prepare("SELECT 1")
+            with engined.look() as connection:
+                state = text("SELECT state FROM pg_stat_activity WHERE pid = :pid")
+                pid = {"pid": raw.get_server_pid()}
+                assert connection.scalar(state, pid) == "active"
+            await wait_until_async(raw.is_closed)
+            await lost.invalidate()
+        assert engined.queued() == []
+
+
 async def test_a_commit_whose_answer_was_lost_is_not_recorded_twice(
     engined: Engined, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
