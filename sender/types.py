@@ -17,8 +17,15 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 
+def as_utc(value: datetime) -> datetime:
+    """Return an aware datetime in UTC. Naive values are refused: their moment would be a guess."""
+    if value.tzinfo is None:
+        raise ValueError(f"{value!r} has no time zone; pass an aware datetime")
+    return value.astimezone(UTC)
+
+
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime. Naive values are refused: their moment would be a guess."""
+    """An aware UTC datetime."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -26,9 +33,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone; pass an aware datetime")
-        value = value.astimezone(UTC)
+        value = as_utc(value)
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Final
 
@@ -24,6 +25,7 @@ _TIMESTAMP: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
 )
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _encode: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 ).encode
@@ -155,19 +157,17 @@ def _check_aware(moment: object) -> None:
 def _check_containers(value: object, depth: int) -> None:
     """Find fast what the encoder would let by: keys that are not text, and depth."""
     if isinstance(value, dict):
-        if not depth:
-            raise ValueError
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError
-            if isinstance(item, dict | list | tuple):
-                _check_containers(item, depth - 1)
+        "".join(value)  # takes nothing but text
+        items: Iterable[object] = value.values()
     elif isinstance(value, list | tuple):
-        if not depth:
-            raise ValueError
-        for item in value:
-            if isinstance(item, dict | list | tuple):
-                _check_containers(item, depth - 1)
+        items = value
+    else:
+        return
+    if not depth:
+        raise ValueError
+    for item in items:
+        if type(item) not in _LEAVES:
+            _check_containers(item, depth - 1)
 
 
 def _name_fault(value: object, path: str, above: tuple[int, ...]) -> None:

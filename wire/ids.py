@@ -63,6 +63,15 @@ def _encode_time(ms: int) -> str:
     return base32.encode_timestamp(ms.to_bytes(6, "big"))
 
 
+@lru_cache(maxsize=256)
+def _decode_time(text: str) -> datetime:
+    ms = int.from_bytes(base32.decode_timestamp(text), "big")
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        raise IdError("the id's time is after the year 9999") from None
+
+
 class _Generator:
     """The last id of this process: what the next one has to be greater than."""
 
@@ -151,7 +160,8 @@ def parse_id(text: object, prefix: str) -> str:
     Raises:
         IdError: It is not; the message names the expected form, not the given text.
     """
-    _check_prefix(prefix)
+    if prefix not in _known_prefixes:
+        _check_prefix(prefix)
     if (
         isinstance(text, str)
         and len(text) == len(prefix) + 1 + _ULID_LENGTH
@@ -169,11 +179,7 @@ def id_time(text: str) -> datetime:
         IdError: Not an id, or a time after the year 9999.
     """
     ulid = parse_id(text, str(text).partition("_")[0])[-_ULID_LENGTH:]
-    ms = int.from_bytes(base32.decode_timestamp(ulid[:10]), "big")
-    try:
-        return _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        raise IdError("the id's time is after the year 9999") from None
+    return _decode_time(ulid[:10])
 
 
 def first_id(prefix: str, moment: datetime) -> str:
