@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from delivery_service.net.failures import (
     HUNG_UP,
@@ -32,7 +33,7 @@ def classify_aiohttp(exc: BaseException, phase: Phase) -> Verdict | None:
     if isinstance(exc, aiohttp.ClientOSError):
         cause = exc.os_error if isinstance(exc, aiohttp.ClientConnectorError) else exc
         return connection_verdict(cause, phase)
-    if isinstance(exc, aiohttp.ClientResponseError):
+    if isinstance(exc, HttpProcessingError):
         return OutcomeKind.PROTOCOL, f"the answer is not valid HTTP: {exc.message}"
     if isinstance(exc, aiohttp.ServerDisconnectedError):
         return HUNG_UP

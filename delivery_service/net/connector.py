@@ -15,7 +15,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import ClientPayloadError, ClientRequest, ClientTimeout, TCPConnector, hdrs
+from aiohttp import ClientPayloadError, ClientRequest, ClientTimeout, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 MAX_INFORMATIONAL = 16
 """Answers 1xx that are skipped before an answer counts as a flood."""
-
-
-class DeliveryRequest(ClientRequest):
-    """A request that never invites a compressed answer."""
-
-    DEFAULT_HEADERS = {hdrs.ACCEPT: "*/*", hdrs.ACCEPT_ENCODING: "identity"}  # noqa: RUF012 aiohttp's type
 
 
 class DeliveryHandler(ResponseHandler):
@@ -132,7 +126,8 @@ class GuardedConnector(TCPConnector):
     """Opens connections to checked addresses only, and counts them.
 
     A connection stays with the address it was opened to. ``keepalive_timeout`` (seconds idle) and
-    ``max_age`` (seconds since opening) limit how long it is used.
+    ``max_age`` (seconds since opening) limit how long it is used; ``connect_timeout`` is in seconds
+    for each address.
     """
 
     def __init__(
@@ -143,6 +138,7 @@ class GuardedConnector(TCPConnector):
         limit: int,
         keepalive_timeout: float,
         max_age: float,
+        connect_timeout: float,
         tls: ssl.SSLContext,
     ) -> None:
         super().__init__(
@@ -157,6 +153,8 @@ class GuardedConnector(TCPConnector):
         self._factory = factory
         self._policy = policy
         self._max_age = max_age
+        # What has to be done in time altogether is up to the caller.
+        self.timeout = ClientTimeout(sock_connect=connect_timeout)
         self.opened = 0
         self.reused = 0
 
@@ -171,7 +169,10 @@ class GuardedConnector(TCPConnector):
         progress.phase = Phase.QUEUED
         connection = await super().connect(req, traces, timeout)
         handler = self._handler(connection)
-        while handler.used and time.monotonic() - handler.opened_at > self._max_age:
+        # An answer that nobody asked for must not become that of the next request.
+        while handler.used and (
+            handler.should_close or time.monotonic() - handler.opened_at > self._max_age
+        ):
             connection.close()
             connection = await super().connect(req, traces, timeout)
             handler = self._handler(connection)

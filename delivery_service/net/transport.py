@@ -6,7 +6,6 @@ Whatever a receiver does becomes an `Outcome`; nothing is raised for it.
 from __future__ import annotations
 
 import asyncio
-import io
 import ssl
 import time
 from collections.abc import Mapping
@@ -14,11 +13,11 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Protocol
 
-import aiohttp
 from yarl import URL
 
 from delivery_service.net.aiohttp_failures import classify_aiohttp
-from delivery_service.net.connector import DeliveryRequest, GuardedConnector
+from delivery_service.net.connector import GuardedConnector
+from delivery_service.net.exchange import Answer, Route, exchange
 from delivery_service.net.failures import failed
 from delivery_service.net.guard import GuardPolicy, check_url
 from delivery_service.net.progress import PROGRESS, Progress
@@ -39,8 +38,8 @@ MAX_CONNECTION_AGE = 60.0
 CONNECT_TIMEOUT = 5.0
 """Seconds for one address to accept a connection, TLS handshake included, before the next."""
 
-_URL_CACHE_SIZE = 10_000
-_LARGE_BODY = 1_048_576
+_ROUTES = 10_000
+"""URLs for which the way is kept, about 2 kB each."""
 
 UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
 
@@ -119,11 +118,9 @@ class AiohttpTransport:
         self._dns_cache_ttl = dns_cache_ttl
         self._lookup = lookup
         self._contexts = TlsContexts(tls)
-        self._proxy = proxy
-        self._urls: dict[str, URL] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._proxy = None if proxy is None else URL(proxy)
+        self._routes: dict[tuple[str, TlsSettings | None], Route] = {}
         self._connector: GuardedConnector | None = None
-        self._opening = asyncio.Lock()
 
     @property
     def connections_opened(self) -> int:
@@ -140,26 +137,25 @@ class AiohttpTransport:
         started = time.monotonic()
         progress = Progress()
         PROGRESS.set(progress)
-        answer = _Answer()
+        answer = Answer(self._response_cap)
         failure: Exception | None = None
         try:
             async with asyncio.timeout(deadline):
-                await self._exchange(request, answer)
+                route = self._routes.get((request.url, request.tls)) or await self._route(request)
+                await exchange(
+                    self._connector or self._open(), route, request.headers, request.body, answer
+                )
         except Exception as exc:  # noqa: BLE001 whatever it is, it becomes an outcome
             failure = exc
-        finally:
-            if answer.response is not None and not answer.complete:
-                answer.response.close()
         duration = time.monotonic() - started
-        response = answer.response
-        if response is None:
+        if answer.status is None:
             assert failure is not None  # noqa: S101 there is an answer or a failure
             return failed(
                 failure, progress.phase, classify_aiohttp, deadline=deadline, duration=duration
             )
         return answered(
-            response.status,
-            kept_headers(response.raw_headers),
+            answer.status,
+            kept_headers(answer.headers),
             bytes(answer.body[: self._response_cap]),
             truncated=not answer.complete,
             duration=duration,
@@ -167,75 +163,35 @@ class AiohttpTransport:
 
     async def close(self) -> None:
         """Close all connections. The transport can't be used afterwards."""
-        if self._session is not None:
-            await self._session.close()
+        if self._connector is not None:
+            await self._connector.close()
 
-    async def _exchange(self, request: PreparedRequest, answer: _Answer) -> None:
-        url = self._urls.get(request.url) or self._check(request.url)
-        session = self._session or await self._open()
-        tls = self._contexts.ready(request.tls) or await self._contexts.get(request.tls)
-        # aiohttp warns of larger bytes; read in pieces they don't hold up the event loop either.
-        data = request.body if len(request.body) <= _LARGE_BODY else io.BytesIO(request.body)
-        response = await session.post(
-            url, data=data, headers=request.headers, allow_redirects=False, ssl=tls
-        )
-        answer.response = response
-        body, content = answer.body, response.content
-        while len(body) <= self._response_cap:
-            # Most answers are here in one piece: what is buffered needs no turn of the loop.
-            body += content.read_nowait() if content.is_eof() else await content.readany()
-            if content.at_eof():
-                answer.complete = len(body) <= self._response_cap
-                return
-
-    def _check(self, text: str) -> URL:
-        checked = check_url(text, self._policy)
+    async def _route(self, request: PreparedRequest) -> Route:
+        checked = check_url(request.url, self._policy)
         # Encoded: yarl must not touch what the receiver's owner registered (%27, %28, %2F).
         url = URL(checked.url, encoded=True)
+        route = Route.to(url, await self._contexts.get(request.tls), self._proxy)
         # The same text always gets the same verdict, as the policy never changes.
-        if len(self._urls) >= _URL_CACHE_SIZE:
-            self._urls.clear()
-        self._urls[text] = url
-        return url
+        if len(self._routes) >= _ROUTES:
+            self._routes.clear()
+        self._routes[request.url, request.tls] = route
+        return route
 
-    async def _open(self) -> aiohttp.ClientSession:
-        async with self._opening:
-            if self._session is None:
-                # Connections to an egress proxy are the operator's choice and not judged.
-                policy = UNGUARDED if self._proxy else self._policy
-                self._connector = GuardedConnector(
-                    policy,
-                    Resolver(
-                        policy,
-                        lookup=self._lookup,
-                        timeout=self._dns_timeout,
-                        cache_ttl=self._dns_cache_ttl,
-                    ),
-                    limit=self._max_connections,
-                    keepalive_timeout=self._keepalive_timeout,
-                    max_age=self._max_connection_age,
-                    tls=self._contexts.default,
-                )
-                self._session = aiohttp.ClientSession(
-                    connector=self._connector,
-                    request_class=DeliveryRequest,
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                    auto_decompress=False,
-                    trust_env=False,
-                    read_bufsize=16_384,
-                    # The deadline is ours; aiohttp's own total rounds up to whole seconds.
-                    timeout=aiohttp.ClientTimeout(sock_connect=self._connect_timeout),
-                    proxy=self._proxy,
-                )
-            return self._session
-
-
-class _Answer:
-    """What has arrived so far: kept when the deadline passes in the middle of a body."""
-
-    __slots__ = ("body", "complete", "response")
-
-    def __init__(self) -> None:
-        self.response: aiohttp.ClientResponse | None = None
-        self.body = bytearray()
-        self.complete = False
+    def _open(self) -> GuardedConnector:
+        # Connections to an egress proxy are the operator's choice and not judged.
+        policy = UNGUARDED if self._proxy else self._policy
+        self._connector = GuardedConnector(
+            policy,
+            Resolver(
+                policy,
+                lookup=self._lookup,
+                timeout=self._dns_timeout,
+                cache_ttl=self._dns_cache_ttl,
+            ),
+            limit=self._max_connections,
+            keepalive_timeout=self._keepalive_timeout,
+            max_age=self._max_connection_age,
+            connect_timeout=self._connect_timeout,
+            tls=self._contexts.default,
+        )
+        return self._connector

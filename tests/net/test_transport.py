@@ -464,3 +464,25 @@ async def test_unreachable_proxy_does_not_show_its_address(make_transport):
     assert outcome.kind is OutcomeKind.CONNECT
     assert "proxy" in outcome.error
     assert "127.0.0.1" not in outcome.error
+
+
+async def test_an_answer_nobody_asked_for_is_not_the_next_ones(make_aiohttp):
+    async def unasked(reader, writer):
+        await read_request(reader)
+        writer.write(GOOD)
+        await idle.wait()
+        writer.write(b"HTTP/1.1 500 Unasked\r\ncontent-length: 0\r\n\r\n")
+        await reader.read()
+
+    def arrived():
+        (kept,) = transport._connector._conns.values()
+        return kept[0][0].should_close
+
+    idle = asyncio.Event()
+    transport = make_aiohttp()
+    async with receiver(unasked) as seen:
+        assert (await transport.send(post(seen.url()), 5.0)).delivered
+        idle.set()
+        await until(arrived)
+        assert (await transport.send(post(seen.url()), 5.0)).delivered
+    assert seen.connections == 2
