@@ -51,7 +51,7 @@ ODD = [
 texts = st.none() | st.sampled_from(ODD) | st.text(st.characters(exclude_categories=["Cs"]))
 texts = texts.map(lambda text: text and text.replace("\0", ""))
 whole = st.none() | st.integers(-(2**31), 2**31 - 1)
-real = st.none() | st.floats(allow_nan=False)
+real = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 plain_rows = st.lists(
     st.fixed_dictionaries({"text": texts, "whole": whole, "real": real}), min_size=1, max_size=5
 )
