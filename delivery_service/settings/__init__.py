@@ -227,7 +227,8 @@ class Settings(NetworkSettings):
         timedelta(days=7),
         ge=timedelta(hours=1),
         description="How long an idempotency key is remembered; used again later, it publishes a"
-        " new event. Must exceed the time in which publishers repeat a call.",
+        " new event, or starts a new operation. Must exceed the time in which callers repeat a"
+        " call.",
     )
 
     metrics_host: str = Field(

@@ -7,12 +7,17 @@ that comes back late does nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
+from sender.fingerprints import fingerprint
+from sender.publish import MAX_KEY_LENGTH, check_text
 from sender.tables import operations
 from sender.types import later, moment
 from wire.ids import OPERATION, new_id
@@ -24,27 +29,67 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An operation that was queued: ``is_new``, or the one that holds the idempotency key, and then
+    ``is_same`` tells whether it is what was asked for."""
+
+    id: str
+    is_new: bool = True
+    is_same: bool = True
+
+
 def add(
     connection: Connection,
     kind: str,
     where: Mapping[str, Any],
     data: bytes | None = None,
     now: datetime | None = None,
-) -> str:
-    """Queue an operation of ``kind`` with its filter, and a broadcast's data; return its id."""
+    *,
+    idempotency_key: str | None = None,
+) -> Added:
+    """Queue an operation of ``kind`` with its filter, and a broadcast's data.
+
+    Of several at once with the same ``idempotency_key``, one does and the others wait for it.
+    Raises `sender.PublishError` for a key that can't be one.
+    """
+    check_text("idempotency_key", idempotency_key, MAX_KEY_LENGTH)
     operation_id = new_id(OPERATION, now=now)
-    connection.execute(
-        operations.insert().values(
-            id=operation_id,
-            kind=kind,
-            filter=dict(where),
-            data=data,
-            passed_over={},
-            created_at=moment(now),
-            updated_at=moment(now),
-        )
+    filter_ = dict(where)
+    row = {
+        "id": operation_id,
+        "kind": kind,
+        "filter": filter_,
+        "data": data,
+        "passed_over": {},
+        "created_at": moment(now),
+        "updated_at": moment(now),
+    }
+    if idempotency_key is None:
+        connection.execute(operations.insert().values(row))
+        return Added(operation_id)
+    content = [kind.encode(), json.dumps(filter_, sort_keys=True).encode(), data or b""]
+    row |= {"idempotency_key": idempotency_key, "fingerprint": fingerprint(content)}
+    return _add_keyed(connection, row)
+
+
+def _add_keyed(connection: Connection, row: dict[str, Any]) -> Added:
+    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert
+    key = operations.c.idempotency_key
+    insertion = (
+        insert(operations)
+        .values(row)
+        .on_conflict_do_nothing(index_elements=[key], index_where=key.is_not(None))
+        .returning(operations.c.id)
     )
-    return operation_id
+    holder = select(operations.c.id, operations.c.fingerprint).where(key == row["idempotency_key"])
+    while connection.scalars(insertion).one_or_none() is None:
+        # Not found if the key was forgotten between the two statements: then it is free now.
+        earlier = connection.execute(holder).one_or_none()
+        if earlier is not None:
+            is_same = earlier.fingerprint == row["fingerprint"]
+            return Added(earlier.id, is_new=False, is_same=is_same)
+    return Added(row["id"])
 
 
 def get(connection: Connection, operation_id: str) -> dict[str, Any] | None:

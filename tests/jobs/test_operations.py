@@ -52,7 +52,7 @@ async def start(stored: Stored, kind: str, data: bytes | None = None, **where: A
         if kind == bulk.BROADCAST
         else Filter(**{"since": now - timedelta(hours=1), **where}).to_json()
     )
-    return await stored.database.write(operations.add, kind, given, data, now)
+    return (await stored.database.write(operations.add, kind, given, data, now)).id
 
 
 async def read(stored: Stored, operation_id: str) -> dict[str, Any]:
