@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sender.fingerprints import fingerprint
@@ -136,6 +136,30 @@ def next_free(
     return connection.scalars(query).one_or_none()
 
 
+def unfinished(
+    connection: Connection, now: datetime | None = None
+) -> tuple[dict[str, int], timedelta]:
+    """Return the number of operations by status that have not ended, and for how long the one that
+    stands still longest has made no progress: of those that run, or if none does, of the queue.
+
+    While one runs, those behind it have to wait.
+    """
+    found = connection.execute(
+        select(
+            operations.c.status,
+            func.count().label("number"),
+            func.min(operations.c.updated_at).label("oldest"),
+            moment(now).label("now"),
+        )
+        .where(operations.c.ended_at.is_(None))
+        .group_by(operations.c.status)
+    )
+    rows = {row.status: row for row in found}
+    first = rows.get(RUNNING) or rows.get(QUEUED)
+    idle = timedelta() if first is None else max(timedelta(), first.now - first.oldest)
+    return {status: row.number for status, row in rows.items()}, idle
+
+
 def claim(
     connection: Connection,
     operation_id: str,
@@ -143,7 +167,10 @@ def claim(
     lease: timedelta,
     now: datetime | None = None,
 ) -> bool:
-    """Take a free operation for ``lease`` under ``token``; False when another was first."""
+    """Take a free operation for ``lease`` under ``token``; False when another was first.
+
+    That is no progress, so ``updated_at`` stays: processes may take turns at one that kills them.
+    """
     taken = connection.execute(
         update(operations)
         .where(operations.c.id == operation_id, _is_free(now))
@@ -151,7 +178,6 @@ def claim(
             status=RUNNING,
             lease_token=token,
             lease_until=later(lease.total_seconds(), now),
-            updated_at=moment(now),
         )
     )
     return taken.rowcount > 0
@@ -194,14 +220,12 @@ def advance(
     )
 
 
-def release(
-    connection: Connection, operation_id: str, token: str, now: datetime | None = None
-) -> None:
+def release(connection: Connection, operation_id: str, token: str) -> None:
     """Give back a lease, for another process to go on at once."""
     connection.execute(
         update(operations)
         .where(*_held(operation_id, token))
-        .values(status=QUEUED, lease_token=None, lease_until=None, updated_at=moment(now))
+        .values(status=QUEUED, lease_token=None, lease_until=None)
     )
 
 

@@ -334,7 +334,7 @@ async def test_a_late_runner_whose_lease_was_taken_does_nothing(
         operations.claim, operation_id, second._token, lease, clock.moment
     )
     assert await stored.database.write(first._batch, operation_id, clock.moment) is None
-    await stored.database.write(operations.release, operation_id, first._token, clock.moment)
+    await stored.database.write(operations.release, operation_id, first._token)
     await stored.database.write(operations.fail, operation_id, first._token, "x", clock.moment)
     row = await read(stored, operation_id)
     assert (row["status"], row["lease_token"], row["done"]) == ("running", second._token, 0)

@@ -81,7 +81,9 @@ class Operation(Shown):
     )
     error: str | None = Field(description="Why it failed.")
     created_at: UtcMoment
-    updated_at: UtcMoment
+    updated_at: UtcMoment = Field(
+        description="When a batch was last done, or when it was queued or ended."
+    )
     ended_at: UtcMoment | None
 
 
