@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from delivery_service.store import bulk, deliveries, endpoints, events, operatio
 from delivery_service.store.bulk import Filter
 from sender import tables
 from sender.errors import PublishError
-from tests.support.stored import Stored
+from tests.support.stored import Stored, open_service
 from tests.support.waiting import wait_until_async
+from wire import ids
 
 FAST = {"bulk_rate": 100_000}
 
@@ -552,3 +555,25 @@ async def test_cancel_comes_back_to_what_another_transaction_holds(
     assert set((await statuses(stored)).values()) == {"cancelled"}
     assert calls == 2
     assert not await stored.database.write(deliveries.cancel, ids[2], clock.moment)
+
+
+async def test_f36_recover_reaches_what_was_published_after_a_clock_was_set_right(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher's clock was an hour ahead; ids that stayed there would be passed over."""
+    async with open_service(database_url) as service:
+        stored = Stored(service)
+        await stored.endpoint()
+        hour = 3_600_000_000_000
+        with monkeypatch.context() as wrong:
+            wrong.setattr(ids, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + hour))
+            ahead = (await stored.publish()).delivery_ids[0]
+        after = (await stored.publish()).delivery_ids[0]
+        assert after < ahead
+        await stored.end(after, status="dead")
+        where = Filter(since=datetime.now(UTC) - timedelta(hours=1)).to_json()
+        added = await stored.database.write(operations.add, bulk.RECOVER, where)
+        assert await runner(stored).run_next()
+        row = await read(stored, added.id)
+        assert (row["status"], row["done"], row["passed_over"]) == ("done", 1, {})
+        assert (await statuses(stored))[after] == "pending"
