@@ -208,7 +208,8 @@ class OperationRunner:
             "done": row["done"] + step.done,
             "passed_over": dict(passed_over),
         }
-        operations.advance(connection, operation_id, values, now, is_end=step.is_end)
+        if step.is_end or step.done or values["cursor"] != row["cursor"]:
+            operations.advance(connection, operation_id, values, now, is_end=step.is_end)
         return step
 
     def _judge(self, connection: Connection, row: Row, now: datetime | None) -> bulk.Judged:

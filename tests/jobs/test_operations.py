@@ -557,6 +557,27 @@ async def test_cancel_comes_back_to_what_another_transaction_holds(
     assert not await stored.database.write(deliveries.cancel, ids[2], clock.moment)
 
 
+async def test_waiting_for_what_another_transaction_holds_is_no_progress(
+    stored: Stored, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored.endpoint()
+    await published(stored, 3)
+    operation_id = await start(stored, "cancel")
+    began = await read(stored, operation_id)
+    clock.advance(timedelta(minutes=1))
+    lease = stored.service.settings.lease
+    one = runner(stored)
+    await stored.database.write(operations.claim, operation_id, one._token, lease, clock.moment)
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk, "lock_queued", lambda *_: set())
+        assert await stored.database.write(one._batch, operation_id, clock.moment)
+    waiting = await read(stored, operation_id)
+    assert (waiting["status"], waiting["updated_at"]) == ("running", began["updated_at"])
+    assert await stored.database.write(one._batch, operation_id, clock.moment)
+    row = await read(stored, operation_id)
+    assert (row["done"], row["updated_at"]) == (3, clock.moment)
+
+
 async def test_f36_recover_reaches_what_was_published_after_a_clock_was_set_right(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
