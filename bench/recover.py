@@ -90,7 +90,7 @@ def _end_all(rig: Rig) -> None:
 def _start(rig: Rig) -> str:
     where = bulk.Filter(since=datetime.now(UTC) - timedelta(hours=1), tenant=TENANT)
     with _engine(rig).begin() as connection:
-        return operations.add(connection, bulk.RECOVER, where.to_json())
+        return operations.add(connection, bulk.RECOVER, where.to_json()).id
 
 
 def _row(rig: Rig, operation_id: str) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class QueueState:
 
     ``oldest_due_age`` is in seconds, 0 when nothing is due. ``due`` is counted up to a limit.
     ``endpoints`` and ``circuits`` are numbers by status and state, ``workers`` those seen lately.
+    ``operations`` are those that have not ended, by status; ``operation_idle`` is for how many
+    seconds one has made no progress.
     """
 
     oldest_due_age: float
@@ -70,6 +72,8 @@ class QueueState:
     workers: int
     endpoints: Mapping[str, int] = field(default_factory=dict)
     circuits: Mapping[str, int] = field(default_factory=dict)
+    operations: Mapping[str, int] = field(default_factory=dict)
+    operation_idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,12 @@ class Metrics:
         yield _gauge("workers_seen", "Workers seen lately, in all processes.", queue.workers)
         yield _gauges("endpoints", "Endpoints by status.", "status", queue.endpoints)
         yield _gauges("circuits", "Enabled endpoints by circuit.", "state", queue.circuits)
+        yield _gauges("operations", "Operations not ended.", "status", queue.operations)
+        yield _gauge(
+            "operation_idle_seconds",
+            "How long the operation that stands still longest has made no progress.",
+            queue.operation_idle,
+        )
 
 
 class _Collector:

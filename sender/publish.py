@@ -7,7 +7,6 @@ has. It needs no worker, no service and no network: the database is the only mee
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from sqlalchemy.orm import Session
 from sender import tables
 from sender.errors import IdempotencyConflict, PublishError
 from sender.fanout import check_deliver_at, fan_out, insert_deliveries, postpone
+from sender.fingerprints import fingerprint
 from sender.matching import check_channels
 from sender.models import EventModel, type_and_data
 from sender.rows import insert_rows
@@ -174,8 +174,8 @@ def _event_row(event: NewEvent, max_body_bytes: int, now: datetime | None) -> di
         raise PublishError(f"events must be NewEvent, not {type(event).__name__}")
     check_tenant(event.tenant)
     check_event_type(event.type)
-    _check_text("idempotency_key", event.idempotency_key, MAX_KEY_LENGTH)
-    _check_text("trace_context", event.trace_context, MAX_TRACE_LENGTH)
+    check_text("idempotency_key", event.idempotency_key, MAX_KEY_LENGTH)
+    check_text("trace_context", event.trace_context, MAX_TRACE_LENGTH)
     event_id = new_id(EVENT, now=now)
     created_at = id_time(event_id)
     if event.body is None:
@@ -212,11 +212,12 @@ def check_tenant(tenant: str) -> str:
     """Return ``tenant`` if it can be a tenant id, or raise `PublishError`."""
     if not isinstance(tenant, str) or not tenant:
         raise PublishError("tenant must be a non-empty string")
-    _check_text("tenant", tenant, MAX_TENANT_LENGTH)
+    check_text("tenant", tenant, MAX_TENANT_LENGTH)
     return tenant
 
 
-def _check_text(field: str, value: str | None, longest: int) -> None:
+def check_text(field: str, value: str | None, longest: int) -> None:
+    """Raise `PublishError` unless ``value`` is None, or printable and not too long or empty."""
     if value is None:
         return
     if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
@@ -224,15 +225,12 @@ def _check_text(field: str, value: str | None, longest: int) -> None:
 
 
 def _fingerprint(event: NewEvent, content: bytes) -> bytes:
-    digest = hashlib.sha256()
     parts = [event.type.encode(), event.content_type.encode(), content]
     if event.deliver_at is not None:
         parts.append(b"deliver_at " + str(event.deliver_at.timestamp()).encode())
     if event.channels:
         parts.append(b"channels " + " ".join(sorted(set(event.channels))).encode())
-    for part in parts:
-        digest.update(len(part).to_bytes(8) + part)
-    return digest.digest()
+    return fingerprint(parts)
 
 
 def _insert_events(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, str]:

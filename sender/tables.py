@@ -317,11 +317,21 @@ operations = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     Column("ended_at", UtcDateTime),
+    # As those of events, but of the platform as a whole.
+    Column("idempotency_key", Text),
+    Column("fingerprint", LargeBinary),
     Index(
         "ix_surehook_operations_open",
         "id",
         postgresql_where=text("ended_at IS NULL"),
         sqlite_where=text("ended_at IS NULL"),
+    ),
+    Index(
+        "uq_surehook_operations_idempotency_key",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+        sqlite_where=text("idempotency_key IS NOT NULL"),
     ),
 )
 

@@ -37,6 +37,10 @@ _MAX_MS: Final = 2**48 - 1
 # Two characters, ten bits, at a time: a third of the time of one by one.
 _PAIRS: Final = tuple(high + low for high in base32.ENCODE for low in base32.ENCODE)
 _REMEMBERED_MOMENTS: Final = 64
+# How far ids may be ahead of a clock that was set back. More than a leap second, and than the steps
+# by which time daemons mend a clock in passing (ntpd 128 ms, systemd-timesyncd 400 ms, chrony's
+# usual `makestep` 1 s). A clock that is set back further was wrong before.
+_MOST_AHEAD_MS: Final = 2_000
 
 
 def _fresh_random() -> int:
@@ -88,12 +92,12 @@ class _Generator:
     def by_clock(self) -> str:
         with self._lock:
             ms = time.time_ns() // 1_000_000
-            if ms > self._clock_ms:
+            if ms > self._clock_ms or ms < self._clock_ms - _MOST_AHEAD_MS:
                 self._clock_ms = ms
                 self._clock_text = _encode_time(ms)
                 self._clock_random = _fresh_random()
             else:
-                # Same millisecond, or the clock was set back: go on from the last id.
+                # Same millisecond, or the clock was set back a little: go on from the last id.
                 self._clock_random += 1
             return self._clock_text + _encode_random(self._clock_random)
 
@@ -131,8 +135,10 @@ def _milliseconds(moment: datetime) -> int:
 def new_id(prefix: str, *, now: datetime | None = None) -> str:
     """Return a new id such as ``evt_01K…``, greater than every earlier one of this process.
 
-    Within one millisecond, and while the clock runs backwards, the random part counts up. Safe
-    across threads and after a fork.
+    Within one millisecond, and while the clock is behind the last id by up to 2 seconds, the random
+    part counts up. When the clock was set back further, ids follow it, smaller than earlier ones
+    and unique by their randomness: their time is when things count as created, and must not stay
+    in the future. Safe across threads and after a fork.
 
     Parameters:
         prefix: 1 to 16 lower-case letters and digits, such as :data:`EVENT`.

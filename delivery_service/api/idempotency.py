@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+from fastapi import Header
 
 from delivery_service.api.problems import Problem, invalid
 from sender.publish import MAX_KEY_LENGTH
@@ -11,6 +14,15 @@ from sender.publish import MAX_KEY_LENGTH
 # send it bare.
 _QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _BARE = re.compile(r"[\x21\x23-\x7e]+")
+
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="Makes a repeat of the request safe; bare or in double quotes. The same as the"
+        " member `idempotency_key`, where there is one.",
+    ),
+]
 
 
 def choose_key(header: str | None, member: str | None) -> str | None:
@@ -26,6 +38,11 @@ def choose_key(header: str | None, member: str | None) -> str | None:
     if member is not None and member != key:
         raise invalid("#/idempotency_key", "differs from the header Idempotency-Key")
     return key
+
+
+def reused(detail: str, **first: str) -> Problem:
+    """The problem for a key that was used for other content; ``first`` names what holds it."""
+    return Problem(422, "idempotency-key-reused", detail, members=first)
 
 
 def _read(header: str) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from delivery_service.api.audit import note
 from delivery_service.api.auth import Admin, Caller
 from delivery_service.api.context import Context, Here, Row
+from delivery_service.api.idempotency import IdempotencyHeader, choose_key, reused
 from delivery_service.api.paging import last_id, page_of, read_cursor
 from delivery_service.api.problems import Problem, conflict, invalid_request, not_found, responses
 from delivery_service.api.routing import RawMembersRoute, body_problems, router
@@ -44,13 +45,18 @@ TENANTS_COUNTED = 1000
         202: {"description": "Queued.", "model": Operation},
     },
 )
-async def create_operation(context: Here, caller: Admin, body: NewOperation) -> Response:
+async def create_operation(
+    context: Here, caller: Admin, body: NewOperation, key: IdempotencyHeader = None
+) -> Response:
     """Redeliver or cancel many deliveries, or publish an event for all tenants.
 
     It is carried out in the background, in batches, and survives the end of any process; read it
-    for its progress. A dry run counts exactly, window by window, and changes nothing.
+    for its progress. A dry run counts exactly, window by window, and changes nothing. A repeat with
+    the same idempotency key is answered with the first operation as it is now; a key that was used
+    for another one is refused with 422.
     """
     _check(body)
+    key = choose_key(key, None)
     if body.kind == bulk.BROADCAST:
         await _check_broadcast(context, body)
     if body.dry_run:
@@ -60,8 +66,14 @@ async def create_operation(context: Here, caller: Admin, body: NewOperation) -> 
     data = body.data.content if is_broadcast else None
 
     def create(connection: Connection) -> Row:
-        operation_id = operations.add(connection, body.kind, where, data, context.now)
-        return _noted(connection, context, caller, "operation.created", operation_id)
+        now = context.now
+        added = operations.add(connection, body.kind, where, data, now, idempotency_key=key)
+        if not added.is_same:
+            detail = f"The idempotency key belongs to {added.id}, which does something else."
+            raise reused(detail, operation=added.id)
+        if not added.is_new:
+            return _fetch(connection, added.id)
+        return _noted(connection, context, caller, "operation.created", added.id)
 
     return _json(show_operation(await context.write(create)), 202)
 

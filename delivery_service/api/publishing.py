@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from delivery_service.api.auth import Caller, Editor, Publisher
 from delivery_service.api.context import Context, Here
 from delivery_service.api.endpoints import PATH, EndpointId, fetch
-from delivery_service.api.idempotency import choose_key
+from delivery_service.api.idempotency import IdempotencyHeader, choose_key, reused
 from delivery_service.api.problems import Problem, conflict, invalid, not_found, responses
 from delivery_service.api.routing import (
     BatchRequest,
@@ -33,13 +33,6 @@ from wire.rawjson import RawJson
 routes = router("events", publishing_route(schemas.NewEvent, RawMembersRequest))
 batch_routes = router("events", publishing_route(schemas.NewBatch, BatchRequest))
 other_routes = router("events", RawMembersRoute)
-IdempotencyHeader = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        description="As the member `idempotency_key`; bare or in double quotes.",
-    ),
-]
 TraceHeader = Annotated[
     str | None,
     Header(
@@ -231,8 +224,7 @@ def _refusal(error: SurehookError, pointer: str) -> Problem:
     if isinstance(error, EnvelopeTooLargeError):
         return Problem(413, "too-large", f"{pointer}: the event is too large: {error}.")
     if isinstance(error, IdempotencyConflict):
-        members = {"event": error.event_id}
-        return Problem(422, "idempotency-key-reused", str(error), members=members)
+        return reused(str(error), event=error.event_id)
     if isinstance(error, HeaderError):
         return invalid("#/Content-Type", str(error), "header")
     return invalid(pointer, str(error))

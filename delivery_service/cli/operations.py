@@ -46,6 +46,13 @@ Until = Annotated[
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 Endpoint = Annotated[str | None, typer.Option(help="Only to this endpoint (ep_…).")]
 Type = Annotated[str | None, typer.Option("--type", help="Only this event type.")]
+IdempotencyKey = Annotated[
+    str | None,
+    typer.Option(
+        help="A repeat with the same key and options shows the first operation instead of starting"
+        " another; give times as RFC 3339."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count, and change nothing.")]
 Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Show progress until the end, or return at once.")
@@ -79,6 +86,7 @@ def recover(
         Undelivered | None,
         typer.Option(help="Only those in this state; cancelled ones only if it is asked for."),
     ] = None,
+    idempotency_key: IdempotencyKey = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     as_json: AsJson = False,
@@ -88,7 +96,10 @@ def recover(
     Works in the background, in batches: an interrupted one is gone on with by any running process.
     """
     where = _filter(since, until, tenant, endpoint, type_, status)
-    _start(bulk.RECOVER, where, dry_run=dry_run, wait=wait, as_json=as_json)
+    if dry_run:
+        _count(bulk.RECOVER, where, as_json=as_json)
+    else:
+        _start(bulk.RECOVER, where, idempotency_key, wait=wait, as_json=as_json)
 
 
 def replay(
@@ -101,6 +112,7 @@ def replay(
         Ended | None,
         typer.Option(help="Only those in this state; cancelled ones only if it is asked for."),
     ] = None,
+    idempotency_key: IdempotencyKey = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     as_json: AsJson = False,
@@ -110,7 +122,10 @@ def replay(
     Receivers that remember the ids of deliveries ignore those that they have handled.
     """
     where = _filter(since, until, tenant, endpoint, type_, status)
-    _start(bulk.REPLAY, where, dry_run=dry_run, wait=wait, as_json=as_json)
+    if dry_run:
+        _count(bulk.REPLAY, where, as_json=as_json)
+    else:
+        _start(bulk.REPLAY, where, idempotency_key, wait=wait, as_json=as_json)
 
 
 @app.command("list")
@@ -158,7 +173,7 @@ def cancel(operation_id: Id) -> None:
     typer.echo(f"{operation_id} is cancelled.")
 
 
-def _start(kind: str, where: Filter, *, dry_run: bool, wait: bool, as_json: bool) -> None:
+def _count(kind: str, where: Filter, *, as_json: bool) -> None:
     async def count(database: Database, settings: Settings) -> dict[str, Any]:
         possible, passed_over = await bulk.count(database.read, kind, where, settings.replay_window)
         matched = possible + passed_over.total()
@@ -169,23 +184,30 @@ def _start(kind: str, where: Filter, *, dry_run: bool, wait: bool, as_json: bool
             "passed_over": dict(passed_over),
         }
 
+    _print(in_database(count), as_json=as_json)
+
+
+def _start(kind: str, where: Filter, key: str | None, *, wait: bool, as_json: bool) -> None:
     async def start(database: Database, settings: Settings) -> dict[str, Any]:
-        row = await database.write(_add, kind, where)
+        row = await database.write(_add, kind, where, key)
         if not wait:
             return row
         async with _helping(database, settings, row["id"]):
             return await _watch(database, row, is_quiet=as_json)
 
-    done = in_database(count if dry_run else start)
+    done = in_database(start)
     _print(done, as_json=as_json)
-    if done.get("status") in (operations.FAILED, operations.CANCELLED):
+    if done["status"] in (operations.FAILED, operations.CANCELLED):
         raise typer.Exit(1)
 
 
-def _add(connection: Connection, kind: str, where: Filter) -> dict[str, Any]:
-    operation_id = operations.add(connection, kind, where.to_json())
-    _note(connection, "operation.created", operation_id, where.to_json())
-    return _get(connection, operation_id)
+def _add(connection: Connection, kind: str, where: Filter, key: str | None) -> dict[str, Any]:
+    added = operations.add(connection, kind, where.to_json(), idempotency_key=key)
+    if not added.is_same:
+        raise CommandError(f"idempotency-key: {key!r} belongs to {added.id}, which differs")
+    if added.is_new:
+        _note(connection, "operation.created", added.id, where.to_json())
+    return _get(connection, added.id)
 
 
 def _note(connection: Connection, action: str, operation_id: str, where: dict[str, Any]) -> None:
@@ -261,7 +283,7 @@ def _print(row: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    hidden = {"data", "first", "cursor", "lease_until", "lease_token"}
+    hidden = {"data", "first", "cursor", "lease_until", "lease_token", "fingerprint"}
     shown = {name: value for name, value in row.items() if name not in hidden}
     return shown if "status" not in row else {**shown, "progress": bulk.progress(row)}
 

@@ -151,7 +151,7 @@ class OperationRunner:
                 return
             took = self._clock.monotonic() - mark
             await self._pause(max(SHORTEST_PAUSE, took, len(step.made_due) * self._every - took))
-        await self._database.write(operations.release, operation_id, self._token, self._clock.now())
+        await self._database.write(operations.release, operation_id, self._token)
 
     async def _fail(self, operation_id: str, error: Exception) -> None:
         # A driver's text holds the statement's values: its type has to do.
@@ -208,7 +208,8 @@ class OperationRunner:
             "done": row["done"] + step.done,
             "passed_over": dict(passed_over),
         }
-        operations.advance(connection, operation_id, values, now, is_end=step.is_end)
+        if step.is_end or step.done or values["cursor"] != row["cursor"]:
+            operations.advance(connection, operation_id, values, now, is_end=step.is_end)
         return step
 
     def _judge(self, connection: Connection, row: Row, now: datetime | None) -> bulk.Judged:

@@ -41,17 +41,21 @@ class Sweeper:
         self._metrics = metrics
 
     async def remove_old(self) -> None:
-        """Remove events with their deliveries, and attempts that need not be kept as long."""
+        """Remove events with their deliveries, attempts that need not be kept as long, and
+        operations."""
         settings = self._settings
         keep, keep_attempts = settings.retention, settings.attempt_retention
         if keep_attempts and (not keep or keep_attempts < keep):
             await self._sweep("attempts", retention.remove_attempts, keep_attempts)
         if keep:
             await self._sweep("events", retention.remove_events, keep)
+            await self._sweep("operations", retention.remove_operations, keep)
 
     async def forget_keys(self) -> None:
         """Forget idempotency keys."""
-        await self._sweep("keys", retention.forget_keys, self._settings.idempotency_key_ttl)
+        age = self._settings.idempotency_key_ttl
+        await self._sweep("keys", retention.forget_keys, age)
+        await self._sweep("keys", retention.forget_operation_keys, age)
 
     async def _sweep(self, name: str, batch: Batch, age: timedelta) -> None:
         after: str | None = ""

@@ -214,8 +214,8 @@ class Settings(NetworkSettings):
         timedelta(days=90),
         ge=timedelta(),
         description="How long an event is kept with its deliveries and attempts, counted from"
-        " the end of the last of its deliveries; 0 keeps everything. Pending ones are never"
-        " removed.",
+        " the end of the last of its deliveries, and an operation, counted from its own; 0 keeps"
+        " everything. What has not ended is never removed.",
     )
     attempt_retention: Duration = Field(
         timedelta(days=30),
@@ -227,7 +227,8 @@ class Settings(NetworkSettings):
         timedelta(days=7),
         ge=timedelta(hours=1),
         description="How long an idempotency key is remembered; used again later, it publishes a"
-        " new event. Must exceed the time in which publishers repeat a call.",
+        " new event, or starts a new operation. Must exceed the time in which callers repeat a"
+        " call.",
     )
 
     metrics_host: str = Field(

@@ -7,12 +7,17 @@ that comes back late does nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
+from sender.fingerprints import fingerprint
+from sender.publish import MAX_KEY_LENGTH, check_text
 from sender.tables import operations
 from sender.types import later, moment
 from wire.ids import OPERATION, new_id
@@ -24,27 +29,67 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An operation that was queued: ``is_new``, or the one that holds the idempotency key, and then
+    ``is_same`` tells whether it is what was asked for."""
+
+    id: str
+    is_new: bool = True
+    is_same: bool = True
+
+
 def add(
     connection: Connection,
     kind: str,
     where: Mapping[str, Any],
     data: bytes | None = None,
     now: datetime | None = None,
-) -> str:
-    """Queue an operation of ``kind`` with its filter, and a broadcast's data; return its id."""
+    *,
+    idempotency_key: str | None = None,
+) -> Added:
+    """Queue an operation of ``kind`` with its filter, and a broadcast's data.
+
+    Of several at once with the same ``idempotency_key``, one does and the others wait for it.
+    Raises `sender.PublishError` for a key that can't be one.
+    """
+    check_text("idempotency_key", idempotency_key, MAX_KEY_LENGTH)
     operation_id = new_id(OPERATION, now=now)
-    connection.execute(
-        operations.insert().values(
-            id=operation_id,
-            kind=kind,
-            filter=dict(where),
-            data=data,
-            passed_over={},
-            created_at=moment(now),
-            updated_at=moment(now),
-        )
+    filter_ = dict(where)
+    row = {
+        "id": operation_id,
+        "kind": kind,
+        "filter": filter_,
+        "data": data,
+        "passed_over": {},
+        "created_at": moment(now),
+        "updated_at": moment(now),
+    }
+    if idempotency_key is None:
+        connection.execute(operations.insert().values(row))
+        return Added(operation_id)
+    content = [kind.encode(), json.dumps(filter_, sort_keys=True).encode(), data or b""]
+    row |= {"idempotency_key": idempotency_key, "fingerprint": fingerprint(content)}
+    return _add_keyed(connection, row)
+
+
+def _add_keyed(connection: Connection, row: dict[str, Any]) -> Added:
+    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert
+    key = operations.c.idempotency_key
+    insertion = (
+        insert(operations)
+        .values(row)
+        .on_conflict_do_nothing(index_elements=[key], index_where=key.is_not(None))
+        .returning(operations.c.id)
     )
-    return operation_id
+    holder = select(operations.c.id, operations.c.fingerprint).where(key == row["idempotency_key"])
+    while connection.scalars(insertion).one_or_none() is None:
+        # Not found if the key was forgotten between the two statements: then it is free now.
+        earlier = connection.execute(holder).one_or_none()
+        if earlier is not None:
+            is_same = earlier.fingerprint == row["fingerprint"]
+            return Added(earlier.id, is_new=False, is_same=is_same)
+    return Added(row["id"])
 
 
 def get(connection: Connection, operation_id: str) -> dict[str, Any] | None:
@@ -91,6 +136,30 @@ def next_free(
     return connection.scalars(query).one_or_none()
 
 
+def unfinished(
+    connection: Connection, now: datetime | None = None
+) -> tuple[dict[str, int], timedelta]:
+    """Return the number of operations by status that have not ended, and for how long the one that
+    stands still longest has made no progress: of those that run, or if none does, of the queue.
+
+    While one runs, those behind it have to wait.
+    """
+    found = connection.execute(
+        select(
+            operations.c.status,
+            func.count().label("number"),
+            func.min(operations.c.updated_at).label("oldest"),
+            moment(now).label("now"),
+        )
+        .where(operations.c.ended_at.is_(None))
+        .group_by(operations.c.status)
+    )
+    rows = {row.status: row for row in found}
+    first = rows.get(RUNNING) or rows.get(QUEUED)
+    idle = timedelta() if first is None else max(timedelta(), first.now - first.oldest)
+    return {status: row.number for status, row in rows.items()}, idle
+
+
 def claim(
     connection: Connection,
     operation_id: str,
@@ -98,7 +167,10 @@ def claim(
     lease: timedelta,
     now: datetime | None = None,
 ) -> bool:
-    """Take a free operation for ``lease`` under ``token``; False when another was first."""
+    """Take a free operation for ``lease`` under ``token``; False when another was first.
+
+    That is no progress, so ``updated_at`` stays: processes may take turns at one that kills them.
+    """
     taken = connection.execute(
         update(operations)
         .where(operations.c.id == operation_id, _is_free(now))
@@ -106,7 +178,6 @@ def claim(
             status=RUNNING,
             lease_token=token,
             lease_until=later(lease.total_seconds(), now),
-            updated_at=moment(now),
         )
     )
     return taken.rowcount > 0
@@ -149,14 +220,12 @@ def advance(
     )
 
 
-def release(
-    connection: Connection, operation_id: str, token: str, now: datetime | None = None
-) -> None:
+def release(connection: Connection, operation_id: str, token: str) -> None:
     """Give back a lease, for another process to go on at once."""
     connection.execute(
         update(operations)
         .where(*_held(operation_id, token))
-        .values(status=QUEUED, lease_token=None, lease_until=None, updated_at=moment(now))
+        .values(status=QUEUED, lease_token=None, lease_until=None)
     )
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     ScalarSelect,
     Select,
+    Table,
     delete,
     literal_column,
     or_,
@@ -24,9 +25,9 @@ from sqlalchemy import (
     update,
 )
 
-from sender.tables import attempts, deliveries, events, queue, secrets
+from sender.tables import attempts, deliveries, events, operations, queue, secrets
 from sender.types import moment
-from wire.ids import ATTEMPT, EVENT, first_id
+from wire.ids import ATTEMPT, EVENT, OPERATION, first_id
 
 MOST_DELIVERIES = 1000
 """Deliveries removed in one transaction, so that an event with many takes several."""
@@ -122,27 +123,59 @@ def remove_attempts(
     return Swept(len(ids), _next(ids, limit))
 
 
+def remove_operations(
+    connection: Connection, age: timedelta, limit: int, after: str = "", now: datetime | None = None
+) -> Swept:
+    """Remove up to ``limit`` operations that ended more than ``age`` ago."""
+    before = _time(connection, now) - age
+    ids = connection.scalars(
+        select(operations.c.id)
+        .where(
+            operations.c.id > after,
+            operations.c.id < first_id(OPERATION, before),
+            operations.c.ended_at < before,
+        )
+        .order_by(operations.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    ).all()
+    if ids:
+        connection.execute(delete(operations).where(operations.c.id.in_(ids)))
+    return Swept(len(ids), _next(ids, limit))
+
+
 def forget_keys(
     connection: Connection, age: timedelta, limit: int, after: str = "", now: datetime | None = None
 ) -> Swept:
     """Forget the idempotency keys of up to ``limit`` events older than ``age``."""
+    return _forget_keys(connection, events, EVENT, _time(connection, now) - age, limit, after)
+
+
+def forget_operation_keys(
+    connection: Connection, age: timedelta, limit: int, after: str = "", now: datetime | None = None
+) -> Swept:
+    """Forget the idempotency keys of up to ``limit`` operations older than ``age``."""
     before = _time(connection, now) - age
+    return _forget_keys(connection, operations, OPERATION, before, limit, after)
+
+
+def _forget_keys(
+    connection: Connection, table: Table, prefix: str, before: datetime, limit: int, after: str
+) -> Swept:
     ids = connection.scalars(
-        select(events.c.id)
+        select(table.c.id)
         .where(
-            events.c.idempotency_key.is_not(None),
-            events.c.id > after,
-            events.c.id < first_id(EVENT, before),
+            table.c.idempotency_key.is_not(None),
+            table.c.id > after,
+            table.c.id < first_id(prefix, before),
         )
-        .order_by(events.c.id)
+        .order_by(table.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()
     if ids:
         connection.execute(
-            update(events)
-            .where(events.c.id.in_(ids))
-            .values(idempotency_key=None, fingerprint=None)
+            update(table).where(table.c.id.in_(ids)).values(idempotency_key=None, fingerprint=None)
         )
     return Swept(len(ids), _next(ids, limit))
 

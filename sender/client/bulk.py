@@ -7,7 +7,16 @@ from typing import Any, Unpack
 from sender.client.binding import listing, operation
 from sender.client.given import NewOperation, OperationFilter
 from sender.client.reading import Answer, read_result
-from sender.client.request import JSON, Request, encode_members, get, listed, segment, send
+from sender.client.request import (
+    JSON,
+    Request,
+    encode_members,
+    get,
+    keyed,
+    listed,
+    segment,
+    send,
+)
 from sender.client.results import Operation, OperationCount, Page
 from wire.envelope import encode_json
 from wire.rawjson import RawJson
@@ -21,14 +30,14 @@ class BulkOperations:
 
     @operation
     def create_operation(
-        self, *, kind: str, **members: Unpack[NewOperation]
+        self, *, kind: str, idempotency_key: str | None = None, **members: Unpack[NewOperation]
     ) -> Request[Operation | OperationCount]:
         """Redeliver or cancel many deliveries (``recover``, ``replay``, ``cancel``), or publish an
         event for all tenants (``broadcast``).
 
         Gives the queued `Operation`, or with ``dry_run`` the `OperationCount`. ``data`` of a
-        broadcast travels byte for byte, as in ``publish``. It is never sent twice by the client:
-        after `ApiUnreachable`, look into ``list_operations`` first.
+        broadcast travels byte for byte, as in ``publish``. All tries of a call carry one
+        idempotency key, a fresh one unless it is given, so they make one operation.
         """
         given: dict[str, Any] = {"kind": kind, **members}
         has_data = "data" in given
@@ -38,7 +47,12 @@ class BulkOperations:
             raw = data.content if isinstance(data, RawJson) else encode_json(data)
             body = b'%b,"data":%b}' % (body[:-1], raw)
         return Request(
-            "POST", "/v1/operations", _read_created, body=body, headers={"content-type": JSON}
+            "POST",
+            "/v1/operations",
+            _read_created,
+            body=body,
+            headers={**keyed(idempotency_key), "content-type": JSON},
+            repeatable=True,
         )
 
     @listing

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack
-from uuid import uuid4
 
 from sender.client.binding import listing, operation
 from sender.client.given import (
@@ -19,10 +18,12 @@ from sender.client.reading import read_batch, read_event, read_published
 from sender.client.request import (
     JSON,
     Request,
+    choose_key,
     delete,
     encode_members,
     get,
     key_header,
+    keyed,
     listed,
     segment,
     send,
@@ -61,7 +62,7 @@ class EventOperations:
 
         Raises `wire.errors.EnvelopeError` for data that is no JSON, before anything is sent.
         """
-        key = _key(idempotency_key)
+        key = choose_key(idempotency_key)
         headers = key_header(key)
         members: dict[str, Any] = {"tenant": tenant, "type": type, **later}
         body = _with_data(members if headers else {**members, "idempotency_key": key}, data)
@@ -80,7 +81,7 @@ class EventOperations:
         encoded = []
         for event in events:
             members = {name: value for name, value in event.items() if name != "data"}
-            members["idempotency_key"] = _key(event.get("idempotency_key"))
+            members["idempotency_key"] = choose_key(event.get("idempotency_key"))
             encoded.append(_with_data(members, event["data"]))
         return Request(
             "POST",
@@ -105,9 +106,7 @@ class EventOperations:
         """Publish bytes as they are, without an envelope, under a content type of their own."""
         if not isinstance(body, bytes):
             raise ClientError(f"body must be bytes, not {body.__class__.__name__}")
-        headers = key_header(_key(idempotency_key))
-        if not headers:
-            raise ClientError("idempotency_key must be printable ASCII for a raw body")
+        headers = keyed(idempotency_key)
         if not content_type.isascii() or not content_type.isprintable():
             raise ClientError("content_type must be printable ASCII")
         query = {"tenant": tenant, "type": type}
@@ -177,14 +176,6 @@ class DeliveryOperations:
 def _with_data(members: Mapping[str, Any], data: Any) -> bytes:
     raw = data.content if isinstance(data, RawJson) else encode_json(data)
     return b'%b,"data":%b}' % (encode_members(members)[:-1], raw)
-
-
-def _key(given: str | None) -> str:
-    if given is None:
-        return str(uuid4())
-    if not isinstance(given, str) or not 1 <= len(given) <= 256 or not given.isprintable():
-        raise ClientError("idempotency_key must be 1 to 256 printable characters")
-    return given
 
 
 def _delivery(delivery_id: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
+from uuid import uuid4
 
 from sender.client.reading import Answer, read_page, read_result
 from sender.client.results import Page
@@ -130,6 +131,26 @@ def encode_members(members: Mapping[str, Any]) -> bytes:
         b"%b:%b" % (encode_json(name), encode_json(_plain(value), path=name))
         for name, value in members.items()
     )
+
+
+def choose_key(given: str | None) -> str:
+    """Return an idempotency key: a fresh one unless it is ``given``. Raises `ClientError`."""
+    if given is None:
+        return str(uuid4())
+    if not isinstance(given, str) or not 1 <= len(given) <= 256 or not given.isprintable():
+        raise ClientError("idempotency_key must be 1 to 256 printable characters")
+    return given
+
+
+def keyed(given: str | None) -> dict[str, str]:
+    """Return the ``Idempotency-Key`` header of a request that has no other place for its key.
+
+    Raises `ClientError` for a key that can't stand in a header.
+    """
+    headers = key_header(choose_key(given))
+    if not headers:
+        raise ClientError("idempotency_key must be printable ASCII here, to stand in a header")
+    return headers
 
 
 def key_header(key: str) -> dict[str, str]:

@@ -207,6 +207,7 @@ class Operation:
     id: str
     kind: str
     filter: dict[str, Any]
+    idempotency_key: str | None
     status: str
     progress: float | None
     matched: int

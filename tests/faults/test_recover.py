@@ -50,7 +50,7 @@ def _row(field: Field, operation_id: str) -> dict[str, Any]:
 
 def _start(connection: Connection) -> str:
     where = bulk.Filter(since=datetime.now(UTC) - timedelta(hours=1))
-    return operations.add(connection, bulk.RECOVER, where.to_json())
+    return operations.add(connection, bulk.RECOVER, where.to_json()).id
 
 
 def _recover_while_killed(field: Field, count: int, rate: int) -> None:

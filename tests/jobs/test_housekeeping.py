@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from delivery_service.clock import DatabaseClock, ManualClock
 from delivery_service.jobs.housekeeping import UNSEEN, Housekeeping
 from delivery_service.metrics import Metrics, QueueState
-from delivery_service.store import endpoints, workers
+from delivery_service.store import endpoints, operations, workers
 from sender import tables
 from tests.support.ports import free_port
 from tests.support.receiver import Answer, Receiver
@@ -46,6 +46,8 @@ async def test_everything_is_done_soon_after_the_start(stored: Stored, clock: Ma
     )
     await stored.database.write(workers.seen, "wrk_1", "host", 1, stored.now)
     await stored.end(*published.delivery_ids)
+    added = await stored.database.write(operations.add, "cancel", {}, now=stored.now)
+    await stored.database.write(operations.cancel, added.id, stored.now)
     clock.advance(timedelta(days=8))
     await stored.database.write(workers.seen, "wrk_2", "host", 2, stored.now)
 
@@ -67,7 +69,8 @@ async def test_everything_is_done_soon_after_the_start(stored: Stored, clock: Ma
     async with service.housekeeping():
 
         async def removed() -> bool:
-            return await stored.count(tables.events) == 0
+            left = [await stored.count(table) for table in (tables.events, tables.operations)]
+            return left == [0, 0]
 
         await wait_until_async(removed)
     assert await stored.count(tables.attempts) == 0

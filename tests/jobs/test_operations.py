@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from delivery_service.store import bulk, deliveries, endpoints, events, operatio
 from delivery_service.store.bulk import Filter
 from sender import tables
 from sender.errors import PublishError
-from tests.support.stored import Stored
+from tests.support.stored import Stored, open_service
 from tests.support.waiting import wait_until_async
+from wire import ids
 
 FAST = {"bulk_rate": 100_000}
 
@@ -52,7 +55,7 @@ async def start(stored: Stored, kind: str, data: bytes | None = None, **where: A
         if kind == bulk.BROADCAST
         else Filter(**{"since": now - timedelta(hours=1), **where}).to_json()
     )
-    return await stored.database.write(operations.add, kind, given, data, now)
+    return (await stored.database.write(operations.add, kind, given, data, now)).id
 
 
 async def read(stored: Stored, operation_id: str) -> dict[str, Any]:
@@ -334,7 +337,7 @@ async def test_a_late_runner_whose_lease_was_taken_does_nothing(
         operations.claim, operation_id, second._token, lease, clock.moment
     )
     assert await stored.database.write(first._batch, operation_id, clock.moment) is None
-    await stored.database.write(operations.release, operation_id, first._token, clock.moment)
+    await stored.database.write(operations.release, operation_id, first._token)
     await stored.database.write(operations.fail, operation_id, first._token, "x", clock.moment)
     row = await read(stored, operation_id)
     assert (row["status"], row["lease_token"], row["done"]) == ("running", second._token, 0)
@@ -552,3 +555,46 @@ async def test_cancel_comes_back_to_what_another_transaction_holds(
     assert set((await statuses(stored)).values()) == {"cancelled"}
     assert calls == 2
     assert not await stored.database.write(deliveries.cancel, ids[2], clock.moment)
+
+
+async def test_waiting_for_what_another_transaction_holds_is_no_progress(
+    stored: Stored, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored.endpoint()
+    await published(stored, 3)
+    operation_id = await start(stored, "cancel")
+    began = await read(stored, operation_id)
+    clock.advance(timedelta(minutes=1))
+    lease = stored.service.settings.lease
+    one = runner(stored)
+    await stored.database.write(operations.claim, operation_id, one._token, lease, clock.moment)
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk, "lock_queued", lambda *_: set())
+        assert await stored.database.write(one._batch, operation_id, clock.moment)
+    waiting = await read(stored, operation_id)
+    assert (waiting["status"], waiting["updated_at"]) == ("running", began["updated_at"])
+    assert await stored.database.write(one._batch, operation_id, clock.moment)
+    row = await read(stored, operation_id)
+    assert (row["done"], row["updated_at"]) == (3, clock.moment)
+
+
+async def test_f36_recover_reaches_what_was_published_after_a_clock_was_set_right(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher's clock was an hour ahead; ids that stayed there would be passed over."""
+    async with open_service(database_url) as service:
+        stored = Stored(service)
+        await stored.endpoint()
+        hour = 3_600_000_000_000
+        with monkeypatch.context() as wrong:
+            wrong.setattr(ids, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + hour))
+            ahead = (await stored.publish()).delivery_ids[0]
+        after = (await stored.publish()).delivery_ids[0]
+        assert after < ahead
+        await stored.end(after, status="dead")
+        where = Filter(since=datetime.now(UTC) - timedelta(hours=1)).to_json()
+        added = await stored.database.write(operations.add, bulk.RECOVER, where)
+        assert await runner(stored).run_next()
+        row = await read(stored, added.id)
+        assert (row["status"], row["done"], row["passed_over"]) == ("done", 1, {})
+        assert (await statuses(stored))[after] == "pending"

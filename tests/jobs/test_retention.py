@@ -13,7 +13,7 @@ from delivery_service.clock import ManualClock
 from delivery_service.jobs.sweep import Sweeper
 from delivery_service.metrics import Metrics
 from delivery_service.store import deliveries as delivery_store
-from delivery_service.store import endpoints, retention
+from delivery_service.store import endpoints, operations, retention
 from sender import tables
 from sender.errors import IdempotencyConflict
 from tests.support.stored import Stored, open_service, settings_for
@@ -182,6 +182,58 @@ async def test_keys_are_forgotten_and_can_be_used_again(stored: Stored, clock: M
     assert await event_ids(stored) == {first.event_id, again.event_id}
 
 
+async def test_operations_go_when_they_ended_long_ago(stored: Stored, clock: ManualClock) -> None:
+    async def add(**key: str) -> str:
+        added = await stored.database.write(operations.add, "cancel", {}, now=stored.now, **key)
+        return added.id
+
+    open_, ended, late = [await add() for _ in range(3)]
+    await stored.database.write(operations.cancel, ended, stored.now)
+    clock.advance(5 * DAY)
+    await stored.database.write(operations.cancel, late, stored.now)
+    young = [await add() for _ in range(3)]
+    for id_ in young:
+        await stored.database.write(operations.cancel, id_, stored.now)
+    clock.advance(6 * DAY)
+    sweep = (retention.remove_operations, 10 * DAY, 2)
+
+    async def left() -> list[str]:
+        return [row["id"] for row in await stored.database.read(operations.page, limit=10)]
+
+    assert await stored.database.write(*sweep, "", stored.now) == retention.Swept(1, None)
+    assert await left() == [*young[::-1], late, open_]
+
+    clock.advance(5 * DAY)
+    first = await stored.database.write(*sweep, "", stored.now)
+    assert first == retention.Swept(2, young[0])
+    second = await stored.database.write(*sweep, first.after, stored.now)
+    assert await stored.database.write(*sweep, second.after, stored.now) == retention.Swept(0, None)
+    assert await left() == [open_]
+
+
+async def test_keys_of_operations_are_forgotten_too(stored: Stored, clock: ManualClock) -> None:
+    async def add(kind: str) -> operations.Added:
+        return await stored.database.write(
+            operations.add, kind, {}, now=stored.now, idempotency_key="k"
+        )
+
+    first = await add("cancel")
+    clock.advance(6 * DAY)
+    metrics = Metrics()
+    service = stored.service
+    sweeper = Sweeper(service.settings, service.database, clock, metrics)
+    await sweeper.forget_keys()
+    assert metrics.removed["keys"] == 0
+    assert await add("cancel") == operations.Added(first.id, is_new=False)
+    assert await add("recover") == operations.Added(first.id, is_new=False, is_same=False)
+    clock.advance(2 * DAY)
+    await sweeper.forget_keys()
+    assert metrics.removed["keys"] == 1
+    again = await add("recover")
+    assert (again.is_new, again.id != first.id) == (True, True)
+    assert await stored.count(tables.operations) == 2
+
+
 async def test_only_secrets_that_stopped_signing_go(stored: Stored, clock: ManualClock) -> None:
     rotated, untouched = await stored.endpoint(), await stored.endpoint()
     overlap = timedelta(hours=24)
@@ -233,10 +285,13 @@ async def test_zero_keeps_everything(database_url: str, clock: ManualClock) -> N
         published = await stored.publish()
         await stored.attempt(published.delivery_ids[0])
         await stored.end(*published.delivery_ids)
+        added = await stored.database.write(operations.add, "cancel", {}, now=stored.now)
+        await stored.database.write(operations.cancel, added.id, stored.now)
         clock.advance(4000 * DAY)
         await Sweeper(service.settings, service.database, clock, Metrics()).remove_old()
         assert await stored.count(tables.attempts) == 1
         assert await stored.count(tables.events) == 1
+        assert await stored.count(tables.operations) == 1
 
 
 async def test_a_run_is_bounded(
@@ -299,6 +354,10 @@ async def test_f25_sweeping_reads_only_what_it_removes(
         published = await stored.publish(idempotency_key="k")
         await stored.attempt(published.delivery_ids[0])
         await stored.end(*published.delivery_ids)
+        added = await stored.database.write(
+            operations.add, "cancel", {}, now=stored.now, idempotency_key="k"
+        )
+        await stored.database.write(operations.cancel, added.id, stored.now)
         clock.advance(100 * DAY)
         plans = await service.database.write(_plans, stored.now)
         scans = [plan for plan in plans if "Seq Scan on surehook" in plan]
@@ -308,6 +367,9 @@ async def test_f25_sweeping_reads_only_what_it_removes(
 MANY = """
 INSERT INTO surehook_events (id, tenant_id, type, body, content_type, created_at)
   SELECT 'evt_7' || lpad(n::text, 25, '0'), 't', 'a.b', 'x', 'a/b', now()
+  FROM generate_series(1, 20000) n;
+INSERT INTO surehook_operations (id, kind, filter, passed_over, created_at, updated_at)
+  SELECT 'op_7' || lpad(n::text, 25, '0'), 'cancel', '{}', '{}', now(), now()
   FROM generate_series(1, 20000) n;
 INSERT INTO surehook_deliveries
     (id, event_id, endpoint_id, tenant_id, event_type, status, created_at, ended_at)
@@ -342,6 +404,12 @@ def _plans(connection: Connection, now: Any) -> list[str]:
             return explaining(statement).scalars()
 
     explained: Any = Explained()
-    for sweep in (retention.remove_attempts, retention.forget_keys, retention.remove_events):
+    for sweep in (
+        retention.remove_attempts,
+        retention.forget_keys,
+        retention.remove_events,
+        retention.forget_operation_keys,
+        retention.remove_operations,
+    ):
         assert sweep(explained, DAY, 200, "", now).removed
     return plans

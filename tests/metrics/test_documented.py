@@ -17,7 +17,7 @@ def exported() -> set[str]:
     """The names of all metrics, as a query would name them; of histograms without their part."""
     metrics = Metrics()
     metrics.watch_worker(lambda: WorkerState(0, 0, 0, 0))
-    metrics.queue_is(QueueState(0.0, 0, 0, {"enabled": 1}, {"closed": 1}))
+    metrics.queue_is(QueueState(0.0, 0, 0, {"enabled": 1}, {"closed": 1}, {"queued": 1}))
     metrics.attempt("delivered", 0.1, 0.1)
     metrics.ended["delivered"] += 1
     metrics.removed["events"] += 1

@@ -12,8 +12,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from delivery_service.bootstrap import Service
 from delivery_service.clock import ManualClock
 from delivery_service.jobs import gauges
+from delivery_service.jobs.operations import OperationRunner
 from delivery_service.metrics import Distribution, Metrics
-from delivery_service.store import endpoints, workers
+from delivery_service.store import endpoints, operations, workers
 from tests.metrics.scraped import Scraped, scrape
 from tests.support.ports import free_port
 from tests.support.receiver import RESET, Answer, Receiver
@@ -233,6 +234,41 @@ async def test_endpoints_and_circuits(
     assert seen.value("circuits", state="closed") == 1
     assert seen.value("endpoints", status="enabled") == 2
     assert seen.value("endpoints", status="disabled") == 1
+
+
+async def test_h04_an_operation_without_progress_is_seen(
+    stored: Stored, clock: ManualClock
+) -> None:
+    service, database = stored.service, stored.database
+    lease = timedelta(minutes=1)
+
+    async def seen() -> tuple[float | None, ...]:
+        now = await refreshed(service)
+        numbers = [now.value("operations", status=status) for status in ("queued", "running")]
+        return (*numbers, now.value("operation_idle_seconds"))
+
+    async def add() -> str:
+        where = {"since": "2026-11-29T08:00:00Z"}
+        return (await database.write(operations.add, "cancel", where, now=stored.now)).id
+
+    assert await seen() == (0, 0, 0)
+    first = await add()
+    clock.advance(timedelta(minutes=3))
+    second = await add()
+    assert await seen() == (2, 0, 180), "nobody has begun"
+
+    for token in ("one", "another"):  # each is killed by it
+        assert await database.write(operations.claim, first, token, lease, stored.now)
+        clock.advance(timedelta(minutes=2))
+    assert await seen() == (1, 1, 420)
+
+    await database.write(operations.advance, first, {"matched": 1}, stored.now, is_end=False)
+    clock.advance(timedelta(seconds=1))
+    assert await seen() == (1, 1, 1), "the one behind it only waits"
+    await database.write(operations.cancel, first, stored.now)
+    assert await seen() == (1, 0, 241)
+    await OperationRunner(service.settings, database, clock, only=second).run_next()
+    assert await seen() == (0, 0, 0)
 
 
 async def test_labels_name_no_tenant_endpoint_or_event_type(

@@ -302,7 +302,7 @@ def exposed() -> dict[str, set[str]]:
     metrics.recorded(1, 0.1)
     metrics.ended["delivered"] += 1
     metrics.removed["events"] += 1
-    metrics.queue_is(QueueState(0.0, 0, 1, {"enabled": 1}, {"closed": 1}))
+    metrics.queue_is(QueueState(0.0, 0, 1, {"enabled": 1}, {"closed": 1}, {"queued": 1}))
     metrics.watch_worker(lambda: WorkerState(0, 0, 0, 0))
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):

@@ -111,6 +111,22 @@ async def test_f34_raw_bodies_have_a_key_too(call: Caller, api: respx.MockRouter
     assert dict(first.url.params) == {"tenant": "a&b", "type": "x.y"}
 
 
+async def test_f34_operations_have_a_key_too(call: Caller, api: respx.MockRouter) -> None:
+    route = api.post(f"{BASE_URL}/v1/operations")
+    counted = {"kind": "recover", "matched": 0, "possible": 0, "passed_over": {}}
+    answer = httpx.Response(200, json=counted)
+    route.side_effect = [problem(503), httpx.ReadTimeout, problem(409), answer, answer]
+    for _ in range(2):
+        await call("create_operation", kind="recover", dry_run=True)
+    *tries, other = (made.request.headers["idempotency-key"] for made in route.calls)
+    assert len(tries) == 4
+    assert len(set(tries)) == 1
+    assert other not in tries
+    with pytest.raises(ClientError, match="idempotency_key must be printable ASCII"):
+        await call("create_operation", kind="recover", idempotency_key="früh")
+    assert route.call_count == 5
+
+
 @pytest.mark.parametrize(
     ("key", "header"),
     [

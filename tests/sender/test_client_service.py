@@ -257,7 +257,15 @@ async def test_operations(call: Caller, tenant: str) -> None:
     assert made.filter == {"since": "2026-01-01T00:00:00Z", "tenant": tenant}
     assert await call("read_operation", made.id) == made
     assert made in await call.all("list_operations", kind="cancel", status="queued", limit=1)
-    assert (await call("cancel_operation", made.id)).status == "cancelled"
+    cancelled = await call("cancel_operation", made.id)
+    assert cancelled.status == "cancelled"
+    assert made.idempotency_key is not None
+    key = {"idempotency_key": made.idempotency_key}
+    assert await call("create_operation", **where, **key) == cancelled
+    with pytest.raises(ApiError) as caught:
+        await call("create_operation", **{**where, "kind": "recover"}, **key)
+    assert caught.value.code == "idempotency-key-reused"
+    assert caught.value.members["operation"] == made.id
     flash = await call(
         "create_operation", kind="broadcast", type="news.flash", data=RawJson('{"a": 1.10}')
     )

@@ -104,7 +104,7 @@ def test_version() -> None:
 
 def test_migrate_up_check_and_down(run: Run) -> None:
     assert "no tables" in error_line(run("migrate", "--check", status=2))
-    at_head = "The database is at revision 0005 (head).\n"
+    at_head = "The database is at revision 0006 (head).\n"
     assert run("migrate").stdout == at_head
     assert run("migrate", "--check").stdout == at_head
     run("migrate", "--downgrade", "base", status=1, typed="n\n")

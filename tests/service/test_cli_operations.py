@@ -89,6 +89,17 @@ def test_without_waiting_it_is_queued_and_can_be_cancelled(
     assert waited["status"] == "cancelled"
 
 
+def test_a_key_starts_one_operation(migrated: Run, skipped: list[str]) -> None:
+    command = ("recover", "--since", "2026-01-01T00:00:00Z", "--idempotency-key", "k", "--json")
+    first = json.loads(migrated(*command).stdout)
+    assert (first["done"], first["idempotency_key"]) == (3, "k")
+    assert json.loads(migrated(*command).stdout) == first
+    assert first["id"] in error_line(migrated(*command, "--tenant", "acme", status=2))
+    found = json.loads(migrated("operations", "list", "--json").stdout)
+    assert [row["id"] for row in found] == [first["id"]]
+    assert "idempotency_key" in error_line(migrated(*command[:-2], "", status=2))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 
 from tests.service.caller import Api
+from tests.service.conftest import START
 from tests.support.receiver import Answer, Receiver
 from tests.support.waiting import wait_until_async
+from wire.envelope import format_timestamp
 
 ENDPOINTS = 20
 EVENTS = 1000
 EACH = EVENTS // ENDPOINTS
 DOWN = 7
+BULK_RATE = 25
+"""Deliveries a second that the recovery makes due: in two batches, so that there is progress."""
 
 
 @pytest.fixture
@@ -29,16 +33,18 @@ def options() -> dict[str, object]:
         "schedule": "1m,5m",
         "circuit_open_after": 10_000,
         "poll_interval": 0.05,
+        "bulk_rate": BULK_RATE,
         "log_level": "error",
     }
 
 
 @pytest.fixture
 async def working(postgresql_api: Api) -> AsyncIterator[Api]:
-    """The API, with a worker beside it."""
+    """The API, with a worker and housekeeping beside it."""
     worker = postgresql_api.service.worker()
     task = asyncio.create_task(worker.run())
-    yield postgresql_api
+    async with postgresql_api.service.housekeeping():
+        yield postgresql_api
     worker.stop()
     await task
 
@@ -121,11 +127,31 @@ async def test_an_endpoint_is_down_for_an_hour_found_and_recovered(
 
     # It is up again, and everything that it missed is sent again.
     receiver.script(f"/{DOWN}", Answer(200))
-    for item in dead:
-        await api.ok("POST", f"/v1/deliveries/{item['id']}/redeliver")
+    operation = await _recover(api)
+    api.clock.advance(timedelta(seconds=EACH / BULK_RATE))
     await _settled(api, 0)
     await _check_all_delivered(api, receiver, made)
-    await _check_audit_log(api, endpoints, [item["id"] for item in dead])
+    await _check_audit_log(api, endpoints, operation)
+
+
+async def _recover(api: Api) -> dict[str, Any]:
+    """Count what was not delivered, recover it with one request, and watch that to its end."""
+    wanted = {"kind": "recover", "since": format_timestamp(START)}
+    counted = await api.ok("POST", "/v1/operations", json={**wanted, "dry_run": True})
+    assert counted == {"kind": "recover", "matched": EACH, "possible": EACH, "passed_over": {}}
+    operation: dict[str, Any] = await api.ok("POST", "/v1/operations", json=wanted)
+    seen = [operation]
+
+    async def ended() -> bool:
+        seen.append(await api.ok("GET", f"/v1/operations/{operation['id']}"))
+        return seen[-1]["ended_at"] is not None
+
+    await wait_until_async(ended, deadline=30, what="the recovery is done")
+    steps = [(each["progress"], each["done"]) for each in seen]
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1]) == ((0.0, 0), (1.0, EACH))
+    assert (seen[-1]["status"], seen[-1]["passed_over"]) == ("done", {})
+    return operation
 
 
 async def _check_all_delivered(api: Api, receiver: Receiver, made: set[str]) -> None:
@@ -143,14 +169,18 @@ async def _check_all_delivered(api: Api, receiver: Receiver, made: set[str]) -> 
     assert {request.header("x-webhook-attempt") for request in last} == {"4"}
 
 
-async def _check_audit_log(api: Api, endpoints: list[dict[str, Any]], recovered: list[str]) -> None:
+async def _check_audit_log(
+    api: Api, endpoints: list[dict[str, Any]], operation: dict[str, Any]
+) -> None:
     log = await _all(api, "/v1/audit-log")
     by_action: dict[str, list[str]] = {}
     for entry in log:
         by_action.setdefault(entry["action"], []).append(entry["target"])
     assert sorted(by_action.pop("endpoint.created")) == sorted(each["id"] for each in endpoints)
-    assert sorted(by_action.pop("delivery.redelivered")) == sorted(recovered)
+    assert by_action.pop("operation.created") == [operation["id"]]
     assert by_action == {}
     keys = await _all(api, "/v1/keys", scope="admin", portal="false")
     [admin] = [key["id"] for key in keys if key["name"] == "admin"]
     assert {entry["actor"] for entry in log} == {admin}
+    [created] = [entry for entry in log if entry["target"] == operation["id"]]
+    assert (created["before"], created["after"]) == (None, operation)

@@ -47,15 +47,78 @@ def test_ids_of_one_given_millisecond_increase_also_when_moments_alternate():
     assert max(made[::2]) < min(made[1::2])
 
 
-def test_ids_increase_while_the_clock_is_set_back(monkeypatch):
-    before = ids.new_id("evt")
-    ahead = iter([4_000_000_000_000_000_000, 3_999_999_999_000_000_000, 1_000_000_000])
-    generator = ids._Generator()
-    monkeypatch.setattr(ids, "_generator", generator)
-    monkeypatch.setattr(ids.time, "time_ns", lambda: next(ahead))
-    made = [before, *(ids.new_id("evt") for _ in range(3))]
+class Steps:
+    """A wall clock that stands where the test sets it."""
+
+    def __init__(self, ms: int) -> None:
+        self.ms = ms
+
+    def time_ns(self) -> int:
+        return self.ms * 1_000_000 + 999_999
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """A fresh generator of ids, on a clock of its own."""
+    clock = Steps(1_900_000_000_000)
+    monkeypatch.setattr(ids, "_generator", ids._Generator())
+    monkeypatch.setattr(ids, "time", clock)
+    return clock
+
+
+def milliseconds(text):
+    return (ids.id_time(text) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("back", [1, 128, 1_000, 2_000])
+def test_ids_increase_while_the_clock_is_set_back_a_little(steps, back):
+    start = steps.ms
+    made = [ids.new_id("evt")]
+    for ms in (start - back, start - back // 2, start, start + 1):
+        steps.ms = ms
+        made += [ids.new_id("evt") for _ in range(3)]
     assert made == sorted(set(made))
-    assert len({ids.id_time(one) for one in made[1:]}) == 1
+    assert [milliseconds(text) for text in made] == [start] * 10 + [start + 1] * 3
+
+
+def test_small_steps_back_do_not_add_up(steps):
+    start = steps.ms
+    made = [ids.new_id("evt")]
+    for _ in range(4):
+        steps.ms -= 1_000
+        made.append(ids.new_id("evt"))
+    times = [milliseconds(text) for text in made]
+    # Never more than two seconds ahead of the clock, however it got there.
+    assert times == [start, start, start, start - 3_000, start - 3_000]
+    assert made[:3] == sorted(set(made[:3]))
+    assert made[3:] == sorted(set(made[3:]))
+
+
+@pytest.mark.parametrize("ahead", [2_001, 3_600_000, 10 * 365 * 86_400_000])
+def test_f36_ids_follow_a_clock_that_was_far_ahead_and_is_set_right(steps, ahead):
+    right = steps.ms
+    before = [ids.new_id("evt") for _ in range(3)]
+    steps.ms = right + ahead
+    wrong = [ids.new_id("evt") for _ in range(3)]
+    assert {milliseconds(text) for text in wrong} == {right + ahead}
+    steps.ms = right
+    after = [ids.new_id("evt") for _ in range(1_000)]
+    assert {milliseconds(text) for text in after} == {right}
+    assert after == sorted(set(after))
+    # The same millisecond a second time: unique all the same.
+    assert not {*before, *wrong} & {*after}
+    steps.ms = right + 1
+    assert ids.new_id("evt") > after[-1]
+
+
+def test_f36_the_same_ids_never_come_twice_from_a_clock_that_goes_to_and_fro(steps):
+    start = steps.ms
+    made = []
+    for round_ in range(200):
+        steps.ms = start + (round_ % 2) * 3_600_000
+        made += [ids.new_id("evt") for _ in range(20)]
+        assert milliseconds(made[-1]) == steps.ms
+    assert len(set(made)) == len(made)
 
 
 def test_given_moments_do_not_move_the_clock_of_other_ids():

@@ -66,6 +66,7 @@ class Operation(Shown):
     id: str = Field(json_schema_extra=id_pattern(OPERATION))
     kind: Kind
     filter: dict[str, Any] = Field(description="Which deliveries, as given; a broadcast's `type`.")
+    idempotency_key: str | None
     status: Status
     progress: float | None = Field(
         description="From 0 to 1, by the time that the deliveries were created; null where that"
@@ -80,7 +81,9 @@ class Operation(Shown):
     )
     error: str | None = Field(description="Why it failed.")
     created_at: UtcMoment
-    updated_at: UtcMoment
+    updated_at: UtcMoment = Field(
+        description="When a batch was last done, or when it was queued or ended."
+    )
     ended_at: UtcMoment | None
 
 
