@@ -9,21 +9,20 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from bench.rig import Rig, postgresql_rig
-from delivery_service.bootstrap import USER_AGENT, Service, build
+from delivery_service.bootstrap import Service, build
 from delivery_service.net.transport import PreparedRequest
 from delivery_service.policy.health import HealthRules
 from delivery_service.policy.outcome import Outcome, OutcomeKind
-from delivery_service.policy.retry import RetryRules
-from delivery_service.worker.attempt import LeaseTime, Sending, make_attempt
+from delivery_service.worker.attempt import LeaseTime, make_attempt
 from delivery_service.worker.record import record
-from delivery_service.worker.take import Places, take
+from delivery_service.worker.take import Places, Turn, take
 from delivery_service.worker.targets import Targets
-from wire.schedule import RetrySchedule
 from wire.secrets import generate_secret
 
 FINISHED = (10_000, 5_000_000)
@@ -129,16 +128,12 @@ def _cost(rig: Rig) -> float:
 async def _rounds(service: Service) -> float:
     settings = service.settings
     targets = Targets(settings, service.sealer)
-    sending = Sending(
-        _Instant(), targets, RetrySchedule.parse("default"), RetryRules(), "X-Webhook-", USER_AGENT
-    )
+    sending = replace(service.sending(), transport=_Instant(), targets=targets)
     places = Places(PLACES, PLACES, {}, trial_free=True)
-    cursor, costs = "", []
-    for turn in range(ROUNDS):
+    turn, costs = Turn(), []
+    for _ in range(ROUNDS):
         start = time.perf_counter()
-        taken = await service.database.write(
-            take, places, targets, cursor, turn, settings.lease, None
-        )
+        taken = await service.database.write(take, places, targets, turn, settings.lease, None)
         middle = time.perf_counter()
         now = LeaseTime(taken.work[0].claimed_at, service.clock.monotonic(), service.clock)
         results = [await make_attempt(sending, claimed, now) for claimed in taken.work]
@@ -146,6 +141,6 @@ async def _rounds(service: Service) -> float:
         await service.database.write(record, results, HealthRules(), None)
         spent = middle - start + time.perf_counter() - again
         costs.append(spent / len(results) * 1e6)
-        cursor = taken.cursor
+        turn = taken.next
     await service.close()
     return statistics.median(costs[-MEASURED:])

@@ -24,6 +24,11 @@ def as_utc(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
+def as_read(value: datetime) -> datetime:
+    """Return a moment that was read from either database as an aware datetime in UTC."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware UTC datetime."""
 
@@ -37,9 +42,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return None if value is None else as_read(value)
 
 
 Id = Text().with_variant(Text(collation="C"), "postgresql")

@@ -33,6 +33,9 @@ _SECRET_NAMES: Final = frozenset({"authorization", "proxy-authorization", "cooki
 _SECRET_PARTS: Final = ("auth", "token", "secret", "password", "api-key", "apikey", "credential")
 _SIGNATURE_START: Final = re.compile(r"(?:v[0-9]{1,3}[a-z]?,|sha[0-9]{1,3}=)")
 HIDDEN: Final = "***"
+_SIGNATURE_LINE: Final = re.compile(
+    rf"^(?:v[0-9]{{1,3}}[a-z]?,|sha[0-9]{{1,3}}=)(?!{re.escape(HIDDEN)})", re.MULTILINE
+)
 
 
 def check_header_name(name: object) -> str:
@@ -87,16 +90,17 @@ def redact_headers(headers: Mapping[str, str], *, hide: Collection[str] = ()) ->
     like, of names with ``token``, ``secret``, ``api-key`` … in them, and of those in ``hide`` (any
     case) become ``***``.
     """
-    hidden = {name.lower() for name in hide} if hide else hide
-    redacted = {}
-    for name, value in headers.items():
-        kind = _kind(name)
-        if kind is _Kind.SECRET or (hidden and name.lower() in hidden):
-            redacted[name] = HIDDEN
-        elif kind is _Kind.SIGNATURE or (value[:1] in {"v", "s"} and _SIGNATURE_START.match(value)):
-            redacted[name] = " ".join(_redact_signature(part) for part in value.split(" ") if part)
-        else:
-            redacted[name] = value
+    redacted = dict(headers)
+    for name, kind in _telling(tuple(headers)):
+        redacted[name] = HIDDEN if kind is _Kind.SECRET else _redact_signatures(headers[name])
+    if hide:
+        hidden = {name.lower() for name in hide}
+        redacted.update({name: HIDDEN for name in headers if name.lower() in hidden})
+    if _SIGNATURE_LINE.search("\n".join(redacted.values())):
+        # A signature under a name that doesn't say so.
+        for name, value in redacted.items():
+            if _SIGNATURE_LINE.match(value):
+                redacted[name] = _redact_signatures(value)
     return redacted
 
 
@@ -107,12 +111,22 @@ class _Kind(Enum):
 
 
 @lru_cache(maxsize=1024)
+def _telling(names: tuple[str, ...]) -> tuple[tuple[str, _Kind], ...]:
+    """The names among ``names`` that say something of their value. Few such tuples occur, and each
+    occurs often."""
+    kinds = [(name, _kind(name)) for name in names]
+    return tuple((name, kind) for name, kind in kinds if kind is not _Kind.OPEN)
+
+
 def _kind(name: str) -> _Kind:
-    """What a header's name says of its value. Few names occur, and each occurs often."""
     lower = name.lower()
     if lower in _SECRET_NAMES or any(part in lower for part in _SECRET_PARTS):
         return _Kind.SECRET
     return _Kind.SIGNATURE if "signature" in lower else _Kind.OPEN
+
+
+def _redact_signatures(value: str) -> str:
+    return " ".join([_redact_signature(part) for part in value.split(" ") if part])
 
 
 def _redact_signature(token: str) -> str:

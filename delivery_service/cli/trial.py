@@ -89,7 +89,6 @@ def _claimed(loaded: Loaded, data: object) -> Claimed:
         body=encode_event(event_id, EVENT_TYPE, loaded.at, data),
         content_type="application/json",
         trace_context=None,
-        published_at=loaded.at,
         token="",
         claims=1,
         claimed_at=loaded.at,

@@ -25,6 +25,7 @@ READ_SIZE = 16_384
 """Bytes of an answer that wait to be read before the receiver has to."""
 
 _SWITCHING_PROTOCOLS = 101
+_DEFAULTS = (("accept-encoding", "identity"), ("accept", "*/*"))
 
 
 class Destination(ClientRequest):
@@ -57,11 +58,7 @@ class Route:
         # Absolute form towards a proxy, origin form otherwise (RFC 9112, section 3.2).
         target = str(destination.url) if by_proxy else destination.url.raw_path_qs
         host = destination.headers[hdrs.HOST]
-        return cls(
-            destination,
-            # A compressed answer is never invited.
-            f"POST {target} HTTP/1.1\nhost: {host}\naccept-encoding: identity",
-        )
+        return cls(destination, f"POST {target} HTTP/1.1\nhost: {host}")
 
     def head(self, headers: Mapping[str, str], length: int) -> bytes:
         """The head of a request with ``headers`` and a body of ``length`` bytes.
@@ -70,15 +67,15 @@ class Route:
             HeaderError: A header would break out of its line, or is not ASCII.
         """
         lines = [self.start, *[f"{name}: {value}" for name, value in headers.items()]]
-        if "accept" not in headers and "Accept" not in headers:
-            lines.append("accept: */*")
+        # A compressed answer is never invited.
+        lines += [f"{name}: {value}" for name, value in _DEFAULTS if name not in headers]
         authorization = self.destination.headers.get(hdrs.PROXY_AUTHORIZATION)
         if authorization is not None:
             lines.append(f"proxy-authorization: {authorization}")
         lines.append(f"content-length: {length}\n\n")
         text = "\n".join(lines)
-        # Three line ends are part of the start, two of the end.
-        if text.count("\n") != len(lines) + 3 or "\r" in text or "\0" in text:
+        # One more line end in the first item, and two in the last.
+        if text.count("\n") != len(lines) + 2 or "\r" in text or "\0" in text:
             raise HeaderError("a header has line breaks or NUL in its name or value")
         return text.replace("\n", "\r\n").encode("ascii")
 

@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from delivery_service.clock import Clock
-from delivery_service.net.authentication import Authenticator
+from delivery_service.net.authentication import Authenticator, Credentials
 from delivery_service.net.responses import one_line
 from delivery_service.net.transport import PreparedRequest, Transport
 from delivery_service.policy.outcome import Outcome, OutcomeKind
 from delivery_service.policy.retry import RetryRules, Step, asked_pause, next_step
-from delivery_service.store.endpoints import ending_of
+from delivery_service.store.endpoints import State, ending_of
 from delivery_service.store.queue import Claimed
 from delivery_service.worker.targets import Target, Targets
 from wire.headers import redact_headers
@@ -34,8 +34,6 @@ POISON_CLAIMS = 3
 """Claims without an attempt after which a delivery is taken to kill its workers."""
 
 UNAUTHORISED = 401
-
-EndpointState = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,11 @@ class LeaseTime:
     clock: Clock
 
     def now(self) -> datetime:
-        return self.claimed_at + timedelta(seconds=self.clock.monotonic() - self.mark)
+        return self.at(self.clock.monotonic())
+
+    def at(self, reading: float) -> datetime:
+        """The time at which the monotonic clock read so many seconds."""
+        return self.claimed_at + timedelta(seconds=reading - self.mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,12 @@ class Sending:
     user_agent: str
 
 
-def gate(claimed: Claimed, state: EndpointState | None) -> Ended | EndpointState:
+def gate(claimed: Claimed, state: State | None) -> Ended | State:
     """Say how a delivery ends that must not be sent; its endpoint's state if it may be."""
-    if state is None or state["deleted_at"] is not None:
+    if state is None or state.deleted:
         return Ended("cancelled", "endpoint_deleted")
-    if state["status"] != "enabled":
-        return Ended(*ending_of(state["disabled_reason"]))
+    if state.status != "enabled":
+        return Ended(*ending_of(state.disabled_reason))
     if claimed.claims > POISON_CLAIMS:
         return Ended("dead", "poison")
     return state
@@ -107,18 +109,21 @@ async def make_attempt(
 ) -> Result:
     """Send a delivery once and decide what follows. Raises nothing: a fault of our own is a
     failed attempt, and so is one that was cancelled."""
-    started_at = time.now()
+    started = time.clock.monotonic()
+    started_at = time.at(started)
     target: Target | None = None
     headers: Mapping[str, str] = {}
     try:
         target = sending.targets.get(claimed.endpoint_id)
         headers = _headers(sending, claimed, target, started_at)
-        authorised = await _authorised(sending, claimed, target, headers)
+        authorised: Mapping[str, str] | Outcome = headers
+        if target.credentials is not None:
+            authorised = await _authorised(sending, claimed, target, target.credentials, headers)
         if isinstance(authorised, Outcome):
             outcome = authorised
         else:
             headers = authorised
-            left = target.timeout - (time.now() - started_at).total_seconds()
+            left = target.timeout - (time.clock.monotonic() - started)
             request = PreparedRequest(target.url, headers, claimed.body, target.tls)
             outcome = await sending.transport.send(request, max(left, 0.001))
             if outcome.status_code == UNAUTHORISED:
@@ -126,7 +131,7 @@ async def make_attempt(
     except asyncio.CancelledError:
         outcome = Outcome(
             OutcomeKind.TIMEOUT,
-            duration=(time.now() - started_at).total_seconds(),
+            duration=time.clock.monotonic() - started,
             error="the worker stopped: shutdown_grace was over",
             may_have_arrived=True,
         )
@@ -154,13 +159,15 @@ async def make_attempt(
 
 
 async def _authorised(
-    sending: Sending, claimed: Claimed, target: Target, headers: Mapping[str, str]
+    sending: Sending,
+    claimed: Claimed,
+    target: Target,
+    credentials: Credentials,
+    headers: Mapping[str, str],
 ) -> Mapping[str, str] | Outcome:
     """Add what the receiver knows us by; an outcome if that could not be had."""
-    if target.credentials is None:
-        return headers
     value = await sending.authenticator.header(
-        claimed.endpoint_id, target.version, target.credentials, target.timeout
+        claimed.endpoint_id, target.version, credentials, target.timeout
     )
     return value if isinstance(value, Outcome) else {**headers, "authorization": value}
 

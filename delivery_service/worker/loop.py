@@ -10,17 +10,18 @@ import asyncio
 import os
 import random
 import socket
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import structlog
 
 from delivery_service.clock import Clock
 from delivery_service.metrics import Metrics, WorkerState
-from delivery_service.policy.health import EndpointHealth, HealthRules
+from delivery_service.policy.health import HealthRules
 from delivery_service.policy.retry import Retry
 from delivery_service.settings import Settings
 from delivery_service.store import workers
@@ -37,7 +38,7 @@ from delivery_service.worker.attempt import (
 from delivery_service.worker.observe import Observer
 from delivery_service.worker.record import Recorded
 from delivery_service.worker.recorder import LONGEST_PAUSE, Recorder
-from delivery_service.worker.take import SUSPECT_PAUSE, Places, Taken, put_back, take
+from delivery_service.worker.take import SUSPECT_PAUSE, Places, Taken, Turn, put_back, take
 from delivery_service.worker.tracing import AttemptTracer
 from wire.ids import new_id
 
@@ -47,9 +48,17 @@ GATHER_SECONDS = 0.02
 BUSY_SECONDS = 0.02
 """Pause before the next look at the queue right after some work was found."""
 
+AT_ONCE = 20
+"""Attempts that begin in one turn of the event loop. More would hold up the answers, and each of
+the statements of the next claim."""
+
 HEARTBEAT_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
+
+_Beginning = tuple[
+    Callable[[], Coroutine[Any, Any, Result]], Callable[[asyncio.Task[Result]], None]
+]
 
 
 class Worker:
@@ -76,14 +85,14 @@ class Worker:
             database,
             clock,
             health_rules,
-            busy=lambda: len(self._tasks) > 1,
+            busy=lambda: self.in_flight > 1,
             on_recorded=self._recorded,
         )
+        self._beginning: deque[_Beginning] = deque()
         self._tasks: set[asyncio.Task[Result]] = set()
         self._in_flight: Counter[str] = Counter()
         self._on_trial = 0
-        self._cursor = ""
-        self._turn = 0
+        self._turn = Turn()
         self._longest_claim = (settings.lease - settings.attempt_timeout).total_seconds()
         # A claim's statements cost the same for one delivery as for many.
         self._worth_a_claim = max(1, settings.concurrency // 4)
@@ -95,8 +104,8 @@ class Worker:
 
     @property
     def in_flight(self) -> int:
-        """Requests in flight."""
-        return len(self._tasks)
+        """Requests in flight, or about to be."""
+        return len(self._tasks) + len(self._beginning)
 
     def poke(self) -> None:
         """Say that something may be due."""
@@ -128,7 +137,7 @@ class Worker:
     def _state(self) -> WorkerState:
         transport = self._sending.transport
         return WorkerState(
-            in_flight=len(self._tasks),
+            in_flight=self.in_flight,
             recorder_backlog=self._recorder.backlog,
             connections_opened=transport.connections_opened,
             connections_reused=transport.connections_reused,
@@ -139,7 +148,8 @@ class Worker:
         the clock themselves."""
         recording = asyncio.create_task(self._recorder.run())
         try:
-            while await self._round() or self._tasks:
+            while await self._round() or self.in_flight:
+                self._begin(len(self._beginning))
                 if self._tasks:
                     await asyncio.wait(self._tasks)
                 await self._recorder.drained()
@@ -149,21 +159,19 @@ class Worker:
 
     async def _round(self) -> bool:
         """Claim once and start what was claimed. Returns whether another look is worth while."""
-        free = self._settings.concurrency - len(self._tasks)
+        free = self._settings.concurrency - self.in_flight
         self._hungry = True
         if free <= 0 or self._recorder.backlog > 2 * self._settings.concurrency:
             return False
         places = Places(
             free, self._settings.endpoint_concurrency, self._in_flight, self._on_trial == 0
         )
-        self._turn += 1
         mark = self._clock.monotonic()
         try:
             taken = await self._database.write(
                 take,
                 places,
                 self._sending.targets,
-                self._cursor,
                 self._turn,
                 self._settings.lease,
                 self._clock.now(),
@@ -179,7 +187,7 @@ class Worker:
             await asyncio.sleep(min(self._pause(), LONGEST_PAUSE))
             return False
         self._metrics.claimed(len(taken.work), self._clock.monotonic() - mark)
-        self._cursor = taken.cursor
+        self._turn = taken.next
         self._hungry = taken.found
         self._idle_looks = 0 if taken.work else self._idle_looks + 1
         if taken.suspects:
@@ -188,9 +196,10 @@ class Worker:
         return bool(taken.work)
 
     def _start(self, taken: Taken, mark: float) -> None:
-        pristine = {id_: EndpointHealth.of(state).pristine for id_, state in taken.states.items()}
+        if not taken.work:
+            return
+        time = LeaseTime(taken.work[0].claimed_at, mark, self._clock)
         for claimed in taken.work:
-            time = LeaseTime(claimed.claimed_at, mark, self._clock)
             checked = gate(claimed, taken.states.get(claimed.endpoint_id))
             if isinstance(checked, Ended):
                 self._recorder.add(Result(claimed, checked, time.now()))
@@ -198,17 +207,25 @@ class Worker:
             self._in_flight[claimed.endpoint_id] += 1
             on_trial = claimed.claims == POISON_CLAIMS
             self._on_trial += on_trial
-            task = asyncio.create_task(
-                make_attempt(
-                    self._sending,
-                    claimed,
-                    time,
-                    probe=claimed.delivery_id in taken.probes,
-                    was_pristine=pristine[claimed.endpoint_id],
-                )
+            attempt = partial(
+                make_attempt,
+                self._sending,
+                claimed,
+                time,
+                probe=claimed.delivery_id in taken.probes,
+                was_pristine=checked.pristine,
             )
+            self._beginning.append((attempt, partial(self._done, claimed.endpoint_id, on_trial)))
+        self._begin(AT_ONCE)
+
+    def _begin(self, count: int) -> None:
+        for _ in range(min(count, len(self._beginning))):
+            attempt, done = self._beginning.popleft()
+            task = asyncio.create_task(attempt())
             self._tasks.add(task)
-            task.add_done_callback(partial(self._done, claimed.endpoint_id, on_trial))
+            task.add_done_callback(done)
+        if self._beginning:
+            asyncio.get_running_loop().call_soon(self._begin, AT_ONCE)
 
     def _done(self, endpoint_id: str, on_trial: bool, task: asyncio.Task[Result]) -> None:
         self._tasks.discard(task)
@@ -243,12 +260,12 @@ class Worker:
         self._freed = 0
 
     def _has_places(self) -> bool:
-        return len(self._tasks) + self._worth_a_claim <= self._settings.concurrency
+        return self.in_flight + self._worth_a_claim <= self._settings.concurrency
 
     def _gather(self) -> None:
         """Note a freed place; wake up for many at once, or for few after a moment."""
         self._freed += 1
-        if self._freed >= self._worth_a_claim or not self._tasks:
+        if self._freed >= self._worth_a_claim or not self.in_flight:
             self._wake.set()
         elif self._freed == 1:
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.poke)
@@ -273,6 +290,7 @@ class Worker:
 
     async def _finish(self) -> None:
         """Let what is in flight end, within the grace period, and record it."""
+        self._begin(len(self._beginning))
         if self._tasks:
             grace = self._settings.shutdown_grace.total_seconds()
             _, running = await asyncio.wait(self._tasks, timeout=grace)

@@ -11,9 +11,10 @@ from sqlalchemy import Connection
 
 from delivery_service.policy.limits import grant
 from delivery_service.policy.sharing import allowance, share
-from delivery_service.store import endpoints, queue, settle
+from delivery_service.store import due, endpoints, queue, settle
+from delivery_service.store.endpoints import State
 from delivery_service.store.queue import Claimed
-from delivery_service.worker.attempt import POISON_CLAIMS, EndpointState
+from delivery_service.worker.attempt import POISON_CLAIMS
 from delivery_service.worker.targets import Targets
 from wire.ids import new_id
 
@@ -33,15 +34,29 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One of a worker's rounds: its ``number``, the endpoint that it starts after, and whether
+    ``much`` was due in the one before."""
+
+    number: int = 1
+    cursor: str = ""
+    much: bool = False
+
+    def next(self, cursor: str, *, much: bool) -> Turn:
+        """The turn that follows."""
+        return Turn(self.number + 1, cursor, much)
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
-    """Claimed work. ``probes`` are the ids of deliveries that try an open circuit. ``cursor`` is
-    where the next round starts. ``found``: whether anything was due, claimed or not. ``suspects``:
+    """Claimed work. ``probes`` are the ids of deliveries that try an open circuit. ``next`` is
+    how the next round starts. ``found``: whether anything was due, claimed or not. ``suspects``:
     whether suspected killers were put off by `SUSPECT_PAUSE`."""
 
     work: Sequence[Claimed]
-    states: Mapping[str, EndpointState]
+    states: Mapping[str, State]
     probes: frozenset[str]
-    cursor: str
+    next: Turn
     found: bool
     suspects: bool = False
 
@@ -50,15 +65,14 @@ def take(
     connection: Connection,
     places: Places,
     targets: Targets,
-    cursor: str,
-    turn: int,
+    turn: Turn,
     lease: timedelta,
     now: datetime | None,
 ) -> Taken:
     """Claim what is due and fits. The caller commits, and only then sends."""
-    found = queue.scan(connection, cursor, now)
+    found = due.scan(connection, turn.cursor, now, much=turn.much)
     if not found.lanes:
-        return Taken((), {}, frozenset(), found.cursor, found=False)
+        return Taken((), {}, frozenset(), turn.next(found.cursor, much=False), found=False)
     allowances = {
         endpoint_id: allowance(
             places.in_flight.get(endpoint_id, 0),
@@ -67,10 +81,12 @@ def take(
         )
         for endpoint_id, _ in found.lanes
     }
-    wants, stopped_at = share(found.lanes, min(places.free, queue.MOST), allowances, turn)
+    most = min(places.free, queue.MOST)
+    wants, stopped_at = share(found.lanes, most, allowances, turn.number)
     claimed = queue.claim(connection, wants, new_id("lease"), lease, now)
+    following = turn.next(stopped_at or found.cursor, much=found.much and len(claimed) == most)
     if not claimed:
-        return Taken((), {}, frozenset(), stopped_at or found.cursor, found=True)
+        return Taken((), {}, frozenset(), following, found=True)
     # Only now that the rows are held: an endpoint that was disabled or changed meanwhile would
     # otherwise get one more attempt.
     states = endpoints.states(connection, list({row.endpoint_id for row in claimed}))
@@ -79,13 +95,13 @@ def take(
     kept, suspects = _on_trial(kept, places.trial_free)
     settle.give_back(connection, [*back, *suspects], now)
     used = {row.endpoint_id: states[row.endpoint_id] for row in kept if row.endpoint_id in states}
-    sendable = {id_: s for id_, s in used.items() if s["status"] == endpoints.ENABLED}
+    sendable = {id_: s for id_, s in used.items() if s.status == endpoints.ENABLED}
     targets.refresh(connection, sendable, claimed[0].claimed_at, now)
     return Taken(
         kept,
         used,
         counted.probes(),
-        stopped_at or found.cursor,
+        following,
         found=True,
         suspects=bool(suspects),
     )
@@ -131,7 +147,7 @@ class _Count:
     def __init__(
         self,
         connection: Connection,
-        states: Mapping[str, EndpointState],
+        states: Mapping[str, State],
         lease: timedelta,
         at: datetime,
     ) -> None:
@@ -150,7 +166,7 @@ class _Count:
         limited: dict[str, list[Claimed]] = {}
         for row in claimed:
             state = self._states.get(row.endpoint_id)
-            if state is not None and state["status"] == endpoints.ENABLED and self._limits(state):
+            if state is not None and state.status == endpoints.ENABLED and self._limits(state):
                 limited.setdefault(row.endpoint_id, []).append(row)
             else:
                 kept.append(row)
@@ -164,8 +180,8 @@ class _Count:
         return kept, back
 
     @staticmethod
-    def _limits(state: EndpointState) -> bool:
-        return bool(state["rate_limit"]) or state["circuit"] == "open"
+    def _limits(state: State) -> bool:
+        return bool(state.rate_limit) or state.circuit == "open"
 
     def _grant(
         self, endpoint_id: str, rows: Sequence[Claimed], locked: Mapping[str, Any] | None
@@ -175,7 +191,7 @@ class _Count:
             return 0, timedelta()
         state = self._states[endpoint_id]
         wanted = len(rows)
-        if state["circuit"] == "open":
+        if state.circuit == "open":
             if locked["paused_until"] is not None and locked["paused_until"] > self._at:
                 return 0, timedelta()
             wanted = 1
@@ -183,9 +199,9 @@ class _Count:
                 self._connection, endpoint_id, {"paused_until": self._at + self._lease}
             )
             self._probes.add(rows[0].delivery_id)
-        if not state["rate_limit"]:
+        if not state.rate_limit:
             return wanted, timedelta()
-        granted = grant(wanted, state["rate_limit"], locked["rate_next_at"], self._at)
+        granted = grant(wanted, state.rate_limit, locked["rate_next_at"], self._at)
         endpoints.set_rate(self._connection, endpoint_id, granted.next_at)
         if not granted.count:
             self._probes.discard(rows[0].delivery_id)

@@ -15,6 +15,7 @@ from delivery_service.net.tls import TlsSettings
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store import endpoints, tenants
+from delivery_service.store.endpoints import State
 from wire.profiles import PROFILES, HeaderProfile
 from wire.schedule import RetrySchedule
 from wire.secrets import Secret, parse_secret
@@ -59,11 +60,11 @@ class Targets:
     def refresh(
         self,
         connection: Connection,
-        states: Mapping[str, Mapping[str, Any]],
+        states: Mapping[str, State],
         at: datetime,
         now: datetime | None,
     ) -> None:
-        """Load the targets among ``states`` (rows of endpoints) that are missing or out of date.
+        """Load the targets of the endpoints among ``states`` that are missing or out of date.
 
         Reads in the claim's own transaction, so that nothing is sent by settings that an earlier
         commit had changed. ``at`` is the database's time.
@@ -86,8 +87,8 @@ class Targets:
             self._kept.move_to_end(endpoint_id)
         self._forget(keep=states)
 
-    def _is_good(self, endpoint_id: str, state: Mapping[str, Any], at: datetime) -> bool:
-        if self._versions.get(endpoint_id) != state["version"]:
+    def _is_good(self, endpoint_id: str, state: State, at: datetime) -> bool:
+        if self._versions.get(endpoint_id) != state.version:
             return False
         target = self._kept[endpoint_id]
         if isinstance(target, Exception):

@@ -21,7 +21,7 @@ from delivery_service.store.queue import Claimed
 from delivery_service.worker.attempt import Ended, LeaseTime, Result, Sending, gate, make_attempt
 from delivery_service.worker.notices import OPERATOR
 from delivery_service.worker.record import record
-from delivery_service.worker.take import Places, Taken, take
+from delivery_service.worker.take import Places, Taken, Turn, take
 from delivery_service.worker.targets import Targets
 from sender import publish, tables
 from tests.model.expected import RETRY_AFTER_CAP, SCHEDULE, Delivery, Endpoint, Expected
@@ -59,8 +59,7 @@ class Worker:
     """What one worker process has in memory; a crash loses all of it."""
 
     sending: Sending
-    cursor: str = ""
-    turn: int = 0
+    turn: Turn = field(default_factory=Turn)
     held: list[Held] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     unsure: list[Result] = field(default_factory=list)
@@ -244,18 +243,15 @@ class World:
             self.crash(worker)
 
     def take_within(self, connection: Connection, worker: Worker) -> Taken:
-        worker.turn += 1
         in_flight = Counter(held.claimed.endpoint_id for held in worker.held)
         on_trial = any(held.claimed.claims == 3 for held in worker.held)
         places = Places(12 - len(worker.held), 3, in_flight, not on_trial)
         targets = worker.sending.targets
-        return take(
-            connection, places, targets, worker.cursor, worker.turn, self.settings.lease, self.now
-        )
+        return take(connection, places, targets, worker.turn, self.settings.lease, self.now)
 
     def expect_claimed(self, worker: Worker, taken: Taken, mark: float) -> None:
         self.serial += 1
-        worker.cursor = taken.cursor
+        worker.turn = taken.next
         self.expected.claimed(taken.work, self.now, self.settings.lease)
         for endpoint in self.expected.endpoints.values():
             memory = worker.seen.setdefault(endpoint.id, [])
@@ -272,13 +268,13 @@ class World:
             # Once a disable, delete or cancel has committed, nothing new is let through.
             assert endpoint.enabled, "a claim of a disabled endpoint passed the gate"
             assert claimed.claims <= 3
-            if checked["circuit"] == "open":
+            if checked.circuit == "open":
                 assert taken_of[endpoint.id] == 1, "an open circuit lets one probe through"
                 assert claimed.delivery_id in taken.probes
-            paused = checked["paused_until"]
+            paused = checked.paused_until
             assert paused is None or paused <= self.now, "claimed from a paused endpoint"
-            pristine = not (checked["failures"] or checked["failing_since"])
-            self._hold(worker, claimed, mark, claimed.delivery_id in taken.probes, pristine)
+            probe = claimed.delivery_id in taken.probes
+            self._hold(worker, claimed, mark, probe, checked.pristine)
         self._adopt_given_back()
 
     def _hold(

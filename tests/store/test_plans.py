@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from delivery_service.policy.sharing import Want
-from delivery_service.store import deliveries, queue, settle
+from delivery_service.store import deliveries, due, queue, settle
 from sender.tables import metadata
 from tests.support.postgres import Postgres
 
@@ -130,7 +130,7 @@ def _explain(connection: Connection, work: Callable[[Connection], object]) -> di
 
 def test_f25_claim_and_record_never_read_a_large_table_from_end_to_end(engine: Engine) -> None:
     def work(connection: Connection) -> None:
-        assert queue.scan(connection, "").lanes
+        assert due.scan(connection, "").lanes
         wants = [Want(f"ep_{number:026}", 0, 2) for number in range(1, 101)]
         claimed = queue.claim(connection, wants, "lease", timedelta(minutes=1))
         assert len(claimed) == 101
@@ -162,7 +162,7 @@ def test_f25_a_claim_touches_no_more_rows_than_it_takes(engine: Engine) -> None:
             text("SELECT pg_stat_reset_single_table_counters('surehook_queue'::regclass)")
         )
         connection.commit()
-        queue.scan(connection, "")
+        due.scan(connection, "")
         claimed = queue.claim(connection, wants, "lease", timedelta(minutes=1))
         connection.commit()
         connection.execute(text("SELECT pg_stat_force_next_flush()"))
@@ -175,5 +175,5 @@ def test_f25_a_claim_touches_no_more_rows_than_it_takes(engine: Engine) -> None:
         ).one()
     assert len(claimed) == 101
     assert row.seq_tup_read == 0
-    steps = 3 * queue.STEPS  # the loose scan looks at an endpoint and at its two lanes
-    assert row.idx_tup_fetch <= len(claimed) + queue.PEEK + steps + 2
+    steps = 3 * due.STEPS  # the loose scan looks at an endpoint and at its two lanes
+    assert row.idx_tup_fetch <= len(claimed) + due.PEEK + steps + 2

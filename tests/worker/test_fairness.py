@@ -12,7 +12,7 @@ import pytest
 from delivery_service.bootstrap import make_transport
 from delivery_service.clock import DatabaseClock
 from delivery_service.store import endpoints
-from delivery_service.worker.take import Places, take
+from delivery_service.worker.take import Places, Turn, take
 from delivery_service.worker.targets import Targets
 from tests.support.engine import START, Engined, running
 from tests.support.receiver import HANG, Answer, Received, Receiver
@@ -100,7 +100,7 @@ async def test_a_probe_whose_worker_died_is_not_the_last(
     places = Places(free=10, cap=10, in_flight={}, trial_free=True)
     targets = Targets(engined.settings, engined.service.sealer)
     with engined.begin() as connection:
-        taken = take(connection, places, targets, "", 1, engined.settings.lease, engined.now)
+        taken = take(connection, places, targets, Turn(), engined.settings.lease, engined.now)
     assert taken.probes == {delivery}
     engined.advance(minutes=10)
     await engined.work()
