@@ -38,6 +38,9 @@ from sender.types import UtcDateTime, as_utc
 
 PARAMETER = "rows_"
 
+_BETWEEN = "\x1f"
+"""A unit separator, which hardly occurs in texts."""
+
 Rows = Sequence[Mapping[str, Any]]
 
 Columns = tuple[tuple[str, TypeEngine[Any]], ...]
@@ -95,10 +98,11 @@ def _array_text(kind: TypeEngine[Any], values: Sequence[Any]) -> str:
     elif isinstance(kind, LargeBinary):
         values = [None if v is None else f"\\x{v.hex()}" for v in values]
     if None not in values:
-        joined = '","'.join(values)
-        # With no quotes but those put in, and nothing that escapes, this is it.
-        if "\\" not in joined and joined.count('"') == 2 * len(values) - 2:
-            return f'{{"{joined}"}}'
+        joined = _BETWEEN.join(values)
+        if joined.count(_BETWEEN) == len(values) - 1:
+            # The whole column at once.
+            escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
+            return '{"' + escaped.replace(_BETWEEN, '","') + '"}'
     return f"{{{','.join([_quoted(value) for value in values])}}}"
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
+READ_SIZE = 16_384
+"""Bytes of an answer that wait to be read before the receiver has to."""
+
 MAX_INFORMATIONAL = 16
 """Answers 1xx that are skipped before an answer counts as a flood."""
 
@@ -181,6 +184,10 @@ class GuardedConnector(TCPConnector):
         else:
             self.opened += 1
             handler.used = True
+            # One parser reads all answers of a connection, as they follow each other.
+            handler.set_response_params(
+                read_until_eof=True, auto_decompress=False, read_bufsize=READ_SIZE
+            )
         handler.begin()
         progress.phase = Phase.ANSWER
         return connection

@@ -21,9 +21,6 @@ from yarl import URL
 from delivery_service.net.connector import GuardedConnector
 from wire.errors import HeaderError
 
-READ_SIZE = 16_384
-"""Bytes of an answer that wait to be read before the receiver has to."""
-
 _SWITCHING_PROTOCOLS = 101
 _DEFAULTS = (("accept-encoding", "identity"), ("accept", "*/*"))
 
@@ -118,9 +115,6 @@ async def exchange(
         protocol, transport = connection.protocol, connection.transport
         assert protocol is not None  # noqa: S101 it was given a moment ago
         assert transport is not None  # noqa: S101
-        protocol.set_response_params(
-            read_until_eof=True, auto_decompress=False, read_bufsize=READ_SIZE
-        )
         transport.write(head + body)
         message, content = await protocol.read()
         while message.code < 200 and message.code != _SWITCHING_PROTOCOLS:

@@ -5,18 +5,17 @@ Whatever a receiver does becomes an `Outcome`; nothing is raised for it.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from yarl import URL
 
 from delivery_service.net.aiohttp_failures import classify_aiohttp
 from delivery_service.net.connector import GuardedConnector
+from delivery_service.net.deadlines import Deadlines
 from delivery_service.net.exchange import Answer, Route, exchange
 from delivery_service.net.failures import failed
 from delivery_service.net.guard import GuardPolicy, check_url
@@ -44,8 +43,7 @@ _ROUTES = 10_000
 UNGUARDED = GuardPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
+class PreparedRequest(NamedTuple):
     """One attempt, ready to send: a POST of ``body``, byte for byte.
 
     ``url`` as registered; the transport judges it again. ``headers`` are sent as they are.
@@ -121,6 +119,7 @@ class AiohttpTransport:
         self._proxy = None if proxy is None else URL(proxy)
         self._routes: dict[tuple[str, TlsSettings | None], Route] = {}
         self._connector: GuardedConnector | None = None
+        self._deadlines = Deadlines()
 
     @property
     def connections_opened(self) -> int:
@@ -140,7 +139,7 @@ class AiohttpTransport:
         answer = Answer(self._response_cap)
         failure: Exception | None = None
         try:
-            async with asyncio.timeout(deadline):
+            with self._deadlines.within(deadline):
                 route = self._routes.get((request.url, request.tls)) or await self._route(request)
                 await exchange(
                     self._connector or self._open(), route, request.headers, request.body, answer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class OutcomeKind(StrEnum):
@@ -33,8 +33,7 @@ class OutcomeKind(StrEnum):
     """Our own code failed while handling this delivery."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of one attempt.
 
     ``error`` is for operators and may name addresses; ``public_error`` is what a tenant may see.

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from delivery_service.clock import Clock
 from delivery_service.net.authentication import Authenticator, Credentials
@@ -44,8 +44,7 @@ class Ended:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What became of a claim, ready to be recorded. ``attempt`` is its row, if one was made."""
 
     claimed: Claimed

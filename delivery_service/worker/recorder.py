@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -236,5 +235,5 @@ def _bare(result: Result) -> Result:
     }
     if not result.outcome.delivered:
         attempt["kind"] = OutcomeKind.INTERNAL.value
-    outcome = replace(result.outcome, kind=OutcomeKind(attempt["kind"]))
-    return replace(result, attempt=attempt, outcome=outcome)
+    outcome = result.outcome._replace(kind=OutcomeKind(attempt["kind"]))
+    return result._replace(attempt=attempt, outcome=outcome)
