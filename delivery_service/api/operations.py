@@ -25,15 +25,13 @@ from delivery_service.api.schemas.operations import (
     show_operation,
 )
 from delivery_service.store import bulk, operations, tenants
-from wire.envelope import check_size, encode_event
+from wire.envelope import check_event_size
 from wire.errors import EnvelopeTooLargeError
-from wire.ids import EVENT, OPERATION, id_time, new_id
+from wire.ids import OPERATION
 
 routes = router("operations", RawMembersRoute)
 PATH = "/operations/{operation_id}"
 OperationId = Annotated[str, path_id(OPERATION, "operation"), Path(examples=["op_01K"])]
-TENANTS_COUNTED = 1000
-"""Tenants of one page of a count."""
 
 
 @routes.post(
@@ -139,10 +137,8 @@ def _check(body: NewOperation) -> None:
 async def _check_broadcast(context: Context, body: NewOperation) -> None:
     assert body.type is not None  # noqa: S101 - checked before
     await context.catalogue.check(context, body.type, body.data, "#/data")
-    event_id = new_id(EVENT)
-    sent = encode_event(event_id, body.type, id_time(event_id), body.data)
     try:
-        check_size(sent, context.settings.max_body_bytes)
+        check_event_size(body.type, body.data, context.settings.max_body_bytes)
     except EnvelopeTooLargeError as error:
         raise Problem(413, "too-large", f"#/data: the event is too large: {error}.") from None
 
@@ -161,7 +157,7 @@ def _filter(body: NewOperation) -> bulk.Filter:
 
 async def _count(context: Context, body: NewOperation) -> OperationCount:
     if body.kind == bulk.BROADCAST:
-        count = await _count_tenants(context)
+        count = await tenants.count_known(context.read)
         return OperationCount(kind=body.kind, matched=count, possible=count, passed_over={})
     window = context.settings.replay_window
     possible, passed_over = await bulk.count(
@@ -173,17 +169,6 @@ async def _count(context: Context, body: NewOperation) -> OperationCount:
         possible=possible,
         passed_over=dict(passed_over),
     )
-
-
-async def _count_tenants(context: Context) -> int:
-    count = 0
-    after = ""
-    while True:
-        found = await context.read(tenants.known, limit=TENANTS_COUNTED, after=after)
-        count += len(found)
-        if len(found) < TENANTS_COUNTED:
-            return count
-        after = found[-1]
 
 
 def _json(shown: Operation | OperationCount, status: int) -> Response:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from sqlalchemy import Connection, Select, func, select
 
@@ -21,10 +21,13 @@ from sender.types import later
 from wire.envelope import format_timestamp, parse_timestamp
 from wire.ids import DELIVERY, first_id, id_time
 
-RECOVER = "recover"
-REPLAY = "replay"
-CANCEL = "cancel"
-BROADCAST = "broadcast"
+Kind = Literal["recover", "replay", "cancel", "broadcast"]
+Ended = Literal["delivered", "dead", "cancelled", "skipped"]
+"""The states of deliveries that can be redelivered."""
+RECOVER: Final = "recover"
+REPLAY: Final = "replay"
+CANCEL: Final = "cancel"
+BROADCAST: Final = "broadcast"
 
 _MILLISECOND = timedelta(milliseconds=1)
 COUNT_WINDOW = 1000

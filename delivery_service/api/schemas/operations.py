@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -19,11 +19,9 @@ from delivery_service.api.schemas.common import (
 )
 from delivery_service.api.schemas.events import Data
 from delivery_service.store import bulk
+from delivery_service.store.bulk import Ended, Kind
+from delivery_service.store.operations import Status
 from wire.ids import ENDPOINT, OPERATION
-
-Kind = Literal["recover", "replay", "cancel", "broadcast"]
-Status = Literal["queued", "running", "done", "cancelled", "failed"]
-Ended = Literal["delivered", "dead", "cancelled", "skipped"]
 
 OF_DELIVERIES = ("since", "until", "tenant", "endpoint", "event_type", "status")
 OF_BROADCAST = ("type", "data")
