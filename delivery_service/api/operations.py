@@ -121,6 +121,8 @@ def _check(body: NewOperation) -> None:
             wrong[name] = f"is not for the kind {body.kind}"
     if body.kind == bulk.CANCEL and body.status is not None:
         wrong["status"] = "only pending deliveries can be cancelled; leave it out"
+    if body.kind == bulk.CANCEL and body.reason is not None:
+        wrong["reason"] = "pending deliveries have none; leave it out"
     if body.kind == bulk.RECOVER and body.status == "delivered":
         wrong["status"] = "what was delivered needs no recovery; use the kind replay"
     if body.since and body.until and body.until <= body.since:
@@ -152,6 +154,8 @@ def _filter(body: NewOperation) -> bulk.Filter:
         endpoint=body.endpoint,
         event_type=body.event_type,
         status=body.status,
+        reason=body.reason,
+        last_outcome=body.last_outcome,
     )
 
 

@@ -18,8 +18,9 @@ from delivery_service.cli.lengths import moment_of
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.operations import get_operation, note_operation, print_operation, watch
 from delivery_service.cli.output import AsJson
+from delivery_service.policy.outcome import OutcomeKind
 from delivery_service.settings import Settings
-from delivery_service.store import bulk, event_types, operations, tenants
+from delivery_service.store import bulk, event_types, narrowing, operations, tenants
 from delivery_service.store.bulk import Filter
 from delivery_service.store.database import Database
 from wire.envelope import check_event_size
@@ -48,7 +49,13 @@ Wait = Annotated[
 ]
 Undelivered = Literal["dead", "cancelled", "skipped"]
 """The states that can be recovered from."""
-IN_STATE = "Only those in this state; cancelled ones only if it is asked for."
+IN_STATE = "Only those in this state; cancelled ones only if it, or their reason, is asked for."
+Reason = Annotated[
+    narrowing.Reason | None, typer.Option(help="Only those that ended for this reason.")
+]
+LastOutcome = Annotated[
+    OutcomeKind | None, typer.Option(help="Only those whose latest attempt was of this `kind`.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,8 @@ def recover(
     endpoint: Endpoint = None,
     type_: Type = None,
     status: Annotated[Undelivered | None, typer.Option(help=IN_STATE)] = None,
+    reason: Reason = None,
+    last_outcome: LastOutcome = None,
     idempotency_key: IdempotencyKey = None,
     dry_run: DryRun = False,
     wait: Wait = True,
@@ -77,7 +86,16 @@ def recover(
 
     Works in the background, in batches: an interrupted one is gone on with by any running process.
     """
-    where = _filter(since, until, tenant, endpoint, type_, status)
+    where = _filter(
+        since,
+        until,
+        tenant=tenant,
+        endpoint=endpoint,
+        event_type=type_,
+        status=status,
+        reason=reason,
+        last_outcome=last_outcome,
+    )
     _on_deliveries(bulk.RECOVER, where, _Running(idempotency_key, dry_run, wait, as_json))
 
 
@@ -88,6 +106,8 @@ def replay(
     endpoint: Endpoint = None,
     type_: Type = None,
     status: Annotated[bulk.Ended | None, typer.Option(help=IN_STATE)] = None,
+    reason: Reason = None,
+    last_outcome: LastOutcome = None,
     idempotency_key: IdempotencyKey = None,
     dry_run: DryRun = False,
     wait: Wait = True,
@@ -97,7 +117,16 @@ def replay(
 
     Receivers that remember the ids of deliveries ignore those that they have handled.
     """
-    where = _filter(since, until, tenant, endpoint, type_, status)
+    where = _filter(
+        since,
+        until,
+        tenant=tenant,
+        endpoint=endpoint,
+        event_type=type_,
+        status=status,
+        reason=reason,
+        last_outcome=last_outcome,
+    )
     _on_deliveries(bulk.REPLAY, where, _Running(idempotency_key, dry_run, wait, as_json))
 
 
@@ -107,6 +136,7 @@ def cancel(
     tenant: Tenant = None,
     endpoint: Endpoint = None,
     type_: Type = None,
+    last_outcome: LastOutcome = None,
     idempotency_key: IdempotencyKey = None,
     dry_run: DryRun = False,
     wait: Wait = True,
@@ -116,7 +146,14 @@ def cancel(
 
     `recover --status cancelled` takes it back. One by one: `deliveries cancel`.
     """
-    where = _filter(since, until, tenant, endpoint, type_)
+    where = _filter(
+        since,
+        until,
+        tenant=tenant,
+        endpoint=endpoint,
+        event_type=type_,
+        last_outcome=last_outcome,
+    )
     _on_deliveries(bulk.CANCEL, where, _Running(idempotency_key, dry_run, wait, as_json))
 
 
@@ -246,24 +283,10 @@ class _helping:  # noqa: N801 - used like a function
             await self._task
 
 
-def _filter(
-    since: str,
-    until: str | None,
-    tenant: str | None,
-    endpoint: str | None,
-    event_type: str | None,
-    status: bulk.Ended | None = None,
-) -> Filter:
+def _filter(since: str, until: str | None, **equal: str | None) -> Filter:
     start = moment_of("since", since)
     assert start is not None  # noqa: S101 - it is required
-    where = Filter(
-        since=start,
-        until=moment_of("until", until),
-        tenant=tenant,
-        endpoint=endpoint,
-        event_type=event_type,
-        status=status,
-    )
+    where = Filter(since=start, until=moment_of("until", until), **equal)
     if where.until is not None and where.until <= where.since:
         raise CommandError("until must be later than since")
     return where

@@ -80,10 +80,11 @@ def test_every_kind_of_operation_can_be_started() -> None:
 def test_operations_on_deliveries_take_what_the_api_takes(kind: str) -> None:
     options = _options(kind)
     options["event_type"] = options.pop("type")
-    # The API refuses a status for what is pending by nature, and `delivered` for a recovery.
+    # The API refuses status and reason for what is pending by nature, and `delivered` for a
+    # recovery.
     states = _permitted(NewOperation, "status")
     status = {bulk.RECOVER: states - {"delivered"}, bulk.REPLAY: states, bulk.CANCEL: set()}[kind]
-    expected = {*OF_DELIVERIES, "dry_run"} - (set() if status else {"status"})
+    expected = {*OF_DELIVERIES, "dry_run"} - (set() if status else {"status", "reason"})
     assert options.keys() - OF_RUNNING == expected
     assert (_choices(options["status"]) if status else set()) == status
 
@@ -172,8 +173,11 @@ def test_cancel_of_many(operator: Operator) -> None:
     assert (done["status"], done["done"]) == ("done", 3)
     cancelled = operator.json("deliveries", "list", "--status", "cancelled")
     assert {row["id"] for row in cancelled} == ids
-    taken_back = operator.json("recover", "--since", "1h", "--status", "cancelled")
-    assert taken_back["done"] == 3
+    assert operator.json("recover", "--since", "1h", "--reason", "poison")["matched"] == 0
+    timed_out = ("cancel", "--since", "1h", "--last-outcome", "timeout")
+    assert operator.json(*timed_out)["matched"] == 0
+    taken_back = operator.json("recover", "--since", "1h", "--reason", "cancelled")
+    assert (taken_back["done"], taken_back["filter"]["reason"]) == (3, "cancelled")
 
 
 def test_broadcast(operator: Operator) -> None:
