@@ -22,7 +22,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from sender.errors import PublishError
@@ -78,31 +79,46 @@ def register_event_types(
     wanted = _by_name(list(models))
     if not wanted:
         return []
+    at = moment(now)
+    added = _add_new(connection, wanted, at)
     known = {
         row.name: row
         for row in connection.execute(
-            select(event_types).where(event_types.c.name.in_(wanted)).with_for_update()
+            select(event_types)
+            .where(event_types.c.name.in_(wanted.keys() - added))
+            .order_by(event_types.c.name)
+            .with_for_update()
         )
     }
-    changed = []
-    for name, values in wanted.items():
-        row = known.get(name)
-        if row is None:
-            connection.execute(
-                insert(event_types).values(
-                    name=name, created_at=moment(now), updated_at=moment(now), **values
-                )
-            )
-        elif any(getattr(row, column) != value for column, value in values.items()):
-            connection.execute(
-                update(event_types)
-                .where(event_types.c.name == name)
-                .values(updated_at=moment(now), **values)
-            )
-        else:
-            continue
-        changed.append(name)
-    return changed
+    changed = added | {
+        name
+        for name, row in known.items()
+        if any(getattr(row, column) != value for column, value in wanted[name].items())
+    }
+    for name in changed - added:
+        connection.execute(
+            update(event_types)
+            .where(event_types.c.name == name)
+            .values(updated_at=at, **wanted[name])
+        )
+    return [name for name in wanted if name in changed]
+
+
+def _add_new(
+    connection: Connection, wanted: dict[str, dict[str, Any]], at: ColumnElement[Any]
+) -> set[str]:
+    """Insert the types that are not there, unless another process is just doing so, and return
+    their names. In one order for all, or two processes could each wait for the other."""
+    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert
+    return set(
+        connection.scalars(
+            insert(event_types)
+            .values(created_at=at, updated_at=at)
+            .on_conflict_do_nothing()
+            .returning(event_types.c.name),
+            [{"name": name, **values} for name, values in sorted(wanted.items())],
+        )
+    )
 
 
 def _by_name(models: Sequence[type[Any]]) -> dict[str, dict[str, Any]]:

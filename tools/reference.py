@@ -150,17 +150,24 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 
 def _option(option: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in option.opts)
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     default = "" if option.default in (None, False, "") else f"`{_enum(option.default)}`"
     if option.required:
         default = "required"
     text = (option.help or "").replace("customize", "customise")  # typer's own, of completion
     kind = option.type_descriptor.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        text += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."
+    if choices := _choices(kind):
+        text += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
     if option.envvar:
         text += f" Also from `{option.envvar}`."
     return f"| {names} | {default} | {text.replace('|', chr(92) + '|')} |"
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    is_enum = isinstance(kind, type) and issubclass(kind, Enum)
+    return tuple(choice.value for choice in kind) if is_enum else ()
 
 
 def _enum(value: Any) -> str:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Final
 
 from wire.errors import EnvelopeError, EnvelopeTooLargeError
+from wire.ids import EVENT, id_time, new_id
 from wire.rawjson import MAX_DEPTH, MAX_DIGITS, RawJson
 
 DEFAULT_SIZE_LIMIT: Final = 256 * 1024
@@ -138,6 +139,12 @@ def check_size(body: bytes, limit: int = DEFAULT_SIZE_LIMIT) -> bytes:
     if len(body) > limit:
         raise EnvelopeTooLargeError(len(body), limit)
     return body
+
+
+def check_event_size(type: str, data: object, limit: int = DEFAULT_SIZE_LIMIT) -> None:  # noqa: A002
+    """Raise what :func:`encode_event` and :func:`check_size` would at a publish right now."""
+    event_id = new_id(EVENT)
+    check_size(encode_event(event_id, type, id_time(event_id), data), limit)
 
 
 def _text(path: str, value: object) -> str:

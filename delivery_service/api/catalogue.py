@@ -63,10 +63,19 @@ class Catalogue:
         return [f"{fault['pointer']}: {fault['detail']}" for fault in faults]
 
 
+def faults_by(schema: Mapping[str, Any], data: RawJson, at: str) -> list[dict[str, str]]:
+    """Return what is wrong with data by a schema of the catalogue, each with a pointer from ``at``
+    on and a detail."""
+    return _faults(_validator(schema), data, at)
+
+
 def _rule(row: Mapping[str, Any]) -> _Rule:
+    return _Rule(_validator(row["schema"]), row["validation"] == "refuse")
+
+
+def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
     # A registry of its own retrieves nothing: a schema must not make the service fetch URLs.
-    validator = Draft202012Validator(row["schema"], registry=Registry())
-    return _Rule(validator, row["validation"] == "refuse")
+    return Draft202012Validator(schema, registry=Registry())
 
 
 def _faults(validator: Draft202012Validator, data: RawJson, at: str) -> list[dict[str, str]]:

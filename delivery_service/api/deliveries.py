@@ -22,7 +22,6 @@ from delivery_service.api.schemas.deliveries import (
     show_delivery,
 )
 from delivery_service.store import attempts, deliveries, endpoints, events, workers
-from delivery_service.store.narrowing import Narrow
 from wire.ids import DELIVERY
 
 routes = router("deliveries")
@@ -46,16 +45,7 @@ async def list_deliveries(
         status=where.status,
         since=where.since,
         until=where.until,
-        narrow=Narrow(
-            reason=where.reason,
-            last_outcome=where.last_outcome,
-            min_attempts=where.min_attempts,
-            max_attempts=where.max_attempts,
-            in_flight=where.in_flight,
-            copy_of=where.copy_of,
-            ended_since=where.ended_since,
-            ended_until=where.ended_until,
-        ),
+        narrow=where.narrow(),
     )
     return page_of(rows, where.limit, show_delivery)
 

@@ -25,15 +25,13 @@ from delivery_service.api.schemas.operations import (
     show_operation,
 )
 from delivery_service.store import bulk, operations, tenants
-from wire.envelope import check_size, encode_event
+from wire.envelope import check_event_size
 from wire.errors import EnvelopeTooLargeError
-from wire.ids import EVENT, OPERATION, id_time, new_id
+from wire.ids import OPERATION
 
 routes = router("operations", RawMembersRoute)
 PATH = "/operations/{operation_id}"
 OperationId = Annotated[str, path_id(OPERATION, "operation"), Path(examples=["op_01K"])]
-TENANTS_COUNTED = 1000
-"""Tenants of one page of a count."""
 
 
 @routes.post(
@@ -123,6 +121,8 @@ def _check(body: NewOperation) -> None:
             wrong[name] = f"is not for the kind {body.kind}"
     if body.kind == bulk.CANCEL and body.status is not None:
         wrong["status"] = "only pending deliveries can be cancelled; leave it out"
+    if body.kind == bulk.CANCEL and body.reason is not None:
+        wrong["reason"] = "pending deliveries have none; leave it out"
     if body.kind == bulk.RECOVER and body.status == "delivered":
         wrong["status"] = "what was delivered needs no recovery; use the kind replay"
     if body.since and body.until and body.until <= body.since:
@@ -139,10 +139,8 @@ def _check(body: NewOperation) -> None:
 async def _check_broadcast(context: Context, body: NewOperation) -> None:
     assert body.type is not None  # noqa: S101 - checked before
     await context.catalogue.check(context, body.type, body.data, "#/data")
-    event_id = new_id(EVENT)
-    sent = encode_event(event_id, body.type, id_time(event_id), body.data)
     try:
-        check_size(sent, context.settings.max_body_bytes)
+        check_event_size(body.type, body.data, context.settings.max_body_bytes)
     except EnvelopeTooLargeError as error:
         raise Problem(413, "too-large", f"#/data: the event is too large: {error}.") from None
 
@@ -156,12 +154,14 @@ def _filter(body: NewOperation) -> bulk.Filter:
         endpoint=body.endpoint,
         event_type=body.event_type,
         status=body.status,
+        reason=body.reason,
+        last_outcome=body.last_outcome,
     )
 
 
 async def _count(context: Context, body: NewOperation) -> OperationCount:
     if body.kind == bulk.BROADCAST:
-        count = await _count_tenants(context)
+        count = await tenants.count_known(context.read)
         return OperationCount(kind=body.kind, matched=count, possible=count, passed_over={})
     window = context.settings.replay_window
     possible, passed_over = await bulk.count(
@@ -173,17 +173,6 @@ async def _count(context: Context, body: NewOperation) -> OperationCount:
         possible=possible,
         passed_over=dict(passed_over),
     )
-
-
-async def _count_tenants(context: Context) -> int:
-    count = 0
-    after = ""
-    while True:
-        found = await context.read(tenants.known, limit=TENANTS_COUNTED, after=after)
-        count += len(found)
-        if len(found) < TENANTS_COUNTED:
-            return count
-        after = found[-1]
 
 
 def _json(shown: Operation | OperationCount, status: int) -> Response:

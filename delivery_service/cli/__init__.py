@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from delivery_service.cli import (
+    bulk,
     deliveries,
     endpoint_care,
     endpoints,
@@ -55,8 +56,10 @@ for command in (
     serving.worker,
     migrating.migrate,
     events.publish,
-    operations.recover,
-    operations.replay,
+    bulk.recover,
+    bulk.replay,
+    bulk.cancel,
+    bulk.broadcast,
     demo,
     status,
     doctor,

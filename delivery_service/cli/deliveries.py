@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -13,11 +12,13 @@ from sqlalchemy import Connection
 from delivery_service.cli.auditing import note
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.lengths import moment_of
+from delivery_service.cli.narrowing import with_narrowing
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
 from delivery_service.settings import Settings
 from delivery_service.store import attempts, deliveries, events
 from delivery_service.store.database import Database
+from delivery_service.store.narrowing import Narrow, Status
 from wire.ids import id_time
 
 app = typer.Typer(help="Deliveries: one event to one endpoint.", no_args_is_help=True)
@@ -30,18 +31,10 @@ ATTEMPT = ("number", "started_at", "duration", "kind", "status_code", "error")
 Id = Annotated[str, typer.Argument(metavar="ID", help="dlv_…")]
 
 
-class Status(StrEnum):
-    """The states of a delivery."""
-
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    DEAD = "dead"
-    CANCELLED = "cancelled"
-    SKIPPED = "skipped"
-
-
 @app.command("list")
+@with_narrowing
 def list_(
+    *,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     endpoint: Annotated[str | None, typer.Option(help="Only to this endpoint (ep_…).")] = None,
     event: Annotated[str | None, typer.Option(help="Only of this event (evt_…).")] = None,
@@ -54,6 +47,7 @@ def list_(
     until: Annotated[
         str | None, typer.Option(help="Only those created before then, in the same forms.")
     ] = None,
+    narrow: Narrow,
     limit: Limit = 50,
     before: Before = None,
     as_json: AsJson = False,
@@ -67,6 +61,7 @@ def list_(
         "status": status,
         "since": moment_of("since", since),
         "until": moment_of("until", until),
+        "narrow": narrow,
     }
 
     def work(connection: Connection) -> tuple[list[dict[str, Any]], str]:
@@ -168,7 +163,7 @@ def _redeliver(connection: Connection, delivery_ids: list[str], window: timedelt
                 f"{delivery_id}: its event is older than replay_window ({window}), so receivers"
                 " may have forgotten its id and take a repeat for something new"
             )
-        if delivery["status"] == Status.PENDING:
+        if delivery["status"] == deliveries.PENDING:
             if not deliveries.retry_now(connection, delivery_id):
                 raise CommandError(f"{delivery_id} is being sent at this moment")
         elif not deliveries.redeliver(connection, [delivery_id]):

@@ -142,6 +142,9 @@ def _profiles(names: list[str] | None) -> list[str] | None:
 def list_(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
+    uid: Annotated[
+        str | None, typer.Option(help="Only the one that the platform knows by this id.")
+    ] = None,
     limit: Limit = 50,
     before: Before = None,
     as_json: AsJson = False,
@@ -149,7 +152,7 @@ def list_(
     """List endpoints, newest first."""
     rows = in_database(
         lambda database, _: database.read(
-            endpoints.page, limit=limit, before=before, tenant_id=tenant, status=status
+            endpoints.page, limit=limit, before=before, tenant_id=tenant, status=status, uid=uid
         )
     )
     if as_json:

@@ -42,7 +42,7 @@ def publish(
     if body is not None:
         given |= {"body": _read(body), "content_type": content_type}
     else:
-        given["data"] = RawJson(_data(data or ""))
+        given["data"] = RawJson(data_of(data or ""))
 
     async def work(database: Database, settings: Settings) -> Published:
         return await database.write(publish_event, **given, max_body_bytes=settings.max_body_bytes)
@@ -59,7 +59,8 @@ def publish(
         print_fields(shown.items())
 
 
-def _data(text: str) -> str | bytes:
+def data_of(text: str) -> str | bytes:
+    """Return the JSON that is meant: the text itself, the file after `@`, `-` standard input."""
     if text == "-":
         return sys.stdin.buffer.read()
     return _read(Path(text[1:])) if text.startswith("@") else text

@@ -66,9 +66,23 @@ def create(
 
 
 @app.command("list")
-def list_(as_json: AsJson = False, limit: Limit = 50, before: Before = None) -> None:
+def list_(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    scope: Annotated[keys.Scope | None, typer.Option(help="Only those with this scope.")] = None,
+    portal: Annotated[
+        bool | None, typer.Option(help="Only portal tokens, or none of them.")
+    ] = None,
+    limit: Limit = 50,
+    before: Before = None,
+    as_json: AsJson = False,
+) -> None:
     """List API keys, newest first, revoked ones too."""
-    rows = in_database(lambda database, _: database.read(keys.page, limit=limit, before=before))
+    equal = {"tenant_id": tenant, "scope": scope}
+    rows = in_database(
+        lambda database, _: database.read(
+            keys.page, limit=limit, before=before, equal=equal, portal=portal
+        )
+    )
     shown = [
         {name: row[name] for name in (*SHOWN, "last_used_at", "rate_limit", "portal")}
         for row in rows

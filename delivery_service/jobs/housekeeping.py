@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -140,18 +141,21 @@ class Housekeeping:
         )
 
     async def _run(self, name: str, job: Callable[[], Awaitable[object]]) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - coroutines of the scheduler run as tasks
+        # A task of its own: the scheduler, when it stops, breaks off the ones that it has started.
+        task = asyncio.create_task(self._carry_out(name, job))
         self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        with suppress(asyncio.CancelledError):  # which it would log as an error, with a traceback
+            await asyncio.shield(task)
+
+    async def _carry_out(self, name: str, job: Callable[[], Awaitable[object]]) -> None:
         try:
             await job()
         except asyncio.CancelledError:
-            # The process stops. APScheduler would log that as an error, with a traceback.
+            # The process stops, and did not wait any longer.
             log.debug("housekeeping_stopped", job=name)
         except Exception as error:  # noqa: BLE001 - the next run tries again
             log.warning("housekeeping_failed", job=name, error=repr(error)[:300])
-        finally:
-            self._running.discard(task)
 
     async def _refresh_gauges(self) -> None:
         try:

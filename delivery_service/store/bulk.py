@@ -1,8 +1,8 @@
 """The deliveries that a bulk operation means, window by window in the order of their ids.
 
 A window is a bounded number of rows that an index finds; what no index serves (event type,
-status) is looked at in those rows. So a batch stays short however few rows match, and nothing is
-ever counted as a whole.
+status, reason, last outcome) is looked at in those rows. So a batch stays short however few rows
+match, and nothing is ever counted as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from sqlalchemy import Connection, Select, func, select
 
@@ -21,10 +21,13 @@ from sender.types import later
 from wire.envelope import format_timestamp, parse_timestamp
 from wire.ids import DELIVERY, first_id, id_time
 
-RECOVER = "recover"
-REPLAY = "replay"
-CANCEL = "cancel"
-BROADCAST = "broadcast"
+Kind = Literal["recover", "replay", "cancel", "broadcast"]
+Ended = Literal["delivered", "dead", "cancelled", "skipped"]
+"""The states of deliveries that can be redelivered."""
+RECOVER: Final = "recover"
+REPLAY: Final = "replay"
+CANCEL: Final = "cancel"
+BROADCAST: Final = "broadcast"
 
 _MILLISECOND = timedelta(milliseconds=1)
 COUNT_WINDOW = 1000
@@ -43,6 +46,8 @@ class Filter:
     endpoint: str | None = None
     event_type: str | None = None
     status: str | None = None
+    reason: str | None = None
+    last_outcome: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what is given, with times in RFC 3339."""
@@ -143,6 +148,8 @@ def _window(kind: str, where: Filter, end: datetime, after: str | None) -> Selec
     query = select(
         deliveries.c.id,
         deliveries.c.status,
+        deliveries.c.reason,
+        deliveries.c.last_outcome,
         deliveries.c.event_type,
         deliveries.c.endpoint_id,
         deliveries.c.event_id,
@@ -169,6 +176,8 @@ def _matches(kind: str, where: Filter, row: Any) -> bool:
         (row.status == "pending") is (kind == CANCEL)
         and where.event_type in (None, row.event_type)
         and where.status in (None, row.status)
+        and where.reason in (None, row.reason)
+        and where.last_outcome in (None, row.last_outcome)
     )
 
 
@@ -190,11 +199,12 @@ def _reasons(
         )
     )
     status = {row.id: row.status for row in found if row.deleted_at is None}
+    # Somebody did not want it sent; it takes asking for it to send it after all.
+    keeps_cancelled = where.status is None and where.reason is None
 
     def reason(row: Any) -> str | None:
         tests = {
-            # Somebody did not want it sent; it takes asking for it to send it after all.
-            "cancelled": row.status == "cancelled" and where.status is None,
+            "cancelled": row.status == "cancelled" and keeps_cancelled,
             "replay_window_over": row.created_at < oldest,
             "endpoint_deleted": row.endpoint_id not in status,
             "endpoint_disabled": status.get(row.endpoint_id) != "enabled",

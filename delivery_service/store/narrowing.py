@@ -1,5 +1,7 @@
 """What deliveries can be selected by, beside what they belong to.
 
+`Narrow` is the one place that says so: the API's filter and the command line's options follow it.
+
 No column here has an index of its own: each attempt changes it, and an index on it would make that
 change touch every index (docs/decisions/0001-queue-table.md). A list reads deliveries in the order
 of an index that it has anyway, and each condition that can leads to the smallest one.
@@ -9,13 +11,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated, Any, Literal, get_type_hints
 
 from sqlalchemy import ColumnElement, literal, select
 
+from delivery_service.policy.outcome import OutcomeKind
 from sender.tables import deliveries, queue
 from sender.types import UtcDateTime
 from wire.ids import DELIVERY, first_id
 
+Status = Literal["pending", "delivered", "dead", "cancelled", "skipped"]
+Reason = Literal[
+    "schedule_used_up",
+    "endpoint_gone",
+    "endpoint_disabled",
+    "endpoint_unverified",
+    "endpoint_deleted",
+    "cancelled",
+    "poison",
+    "pulled",
+]
 PULLED = "pulled"
 """The one reason that delivered deliveries have."""
 
@@ -24,18 +39,17 @@ PULLED = "pulled"
 class Narrow:
     """Conditions, all of which must hold; None asks for nothing.
 
-    ``last_outcome`` is the kind of the latest attempt. ``ended_since`` is inclusive,
-    ``ended_until`` exclusive.
+    Each is annotated with its type and what it selects, as `MEMBERS` gives them.
     """
 
-    reason: str | None = None
-    last_outcome: str | None = None
-    min_attempts: int | None = None
-    max_attempts: int | None = None
-    in_flight: bool | None = None
-    copy_of: str | None = None
-    ended_since: datetime | None = None
-    ended_until: datetime | None = None
+    reason: Annotated[Reason | None, "Why it ended."] = None
+    last_outcome: Annotated[OutcomeKind | None, "The `kind` of the latest attempt."] = None
+    min_attempts: Annotated[int | None, "With so many attempts or more."] = None
+    max_attempts: Annotated[int | None, "With so many attempts or fewer."] = None
+    in_flight: Annotated[bool | None, "Whether a worker is sending it."] = None
+    copy_of: Annotated[str | None, "Sent as new for that delivery."] = None
+    ended_since: Annotated[datetime | None, "Ended at that time or later."] = None
+    ended_until: Annotated[datetime | None, "Ended before that time."] = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return conditions on deliveries with their queue rows, if they have any."""
@@ -73,3 +87,18 @@ class Narrow:
             # None ends before it is created, and ids begin with that.
             found.append(deliveries.c.id < first_id(DELIVERY, self.ended_until))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the conditions: the type of its value, and what it selects."""
+
+    type: Any
+    meaning: str
+
+
+MEMBERS = {
+    name: Member(hint.__origin__, hint.__metadata__[0])
+    for name, hint in get_type_hints(Narrow, include_extras=True).items()
+}
+"""The conditions by name."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -22,6 +22,7 @@ from sender.tables import operations
 from sender.types import later, moment
 from wire.ids import OPERATION, new_id
 
+Status = Literal["queued", "running", "done", "cancelled", "failed"]
 QUEUED = "queued"
 RUNNING = "running"
 DONE = "done"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,9 @@ from sender.tables import (
     tenants,
 )
 from sender.types import moment
+
+COUNT_PAGE = 1000
+"""Tenants of one page of a count."""
 
 
 def settings_of(connection: Connection, tenant_ids: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -75,6 +78,21 @@ def known(connection: Connection, *, limit: int, after: str = "") -> list[str]:
     sides = [side.order_by("id").limit(limit).subquery() for side in (with_row, with_endpoint)]
     either = union(*(select(side.c.id) for side in sides)).subquery()
     return list(connection.scalars(select(either.c.id).order_by(either.c.id).limit(limit)))
+
+
+async def count_known(read: Callable[..., Awaitable[Any]]) -> int:
+    """Count the tenants that `known` returns, page by page.
+
+    ``read`` runs a piece of work in a transaction of its own.
+    """
+    count = 0
+    after = ""
+    while True:
+        found = await read(known, limit=COUNT_PAGE, after=after)
+        count += len(found)
+        if len(found) < COUNT_PAGE:
+            return count
+        after = found[-1]
 
 
 def change(

@@ -115,6 +115,8 @@ class NewOperation(TypedDict, total=False):
     endpoint: str | None
     event_type: str | None
     status: Literal["delivered", "dead", "cancelled", "skipped"] | None
+    reason: str | None
+    last_outcome: str | None
     dry_run: bool
     type: str | None
     data: Any

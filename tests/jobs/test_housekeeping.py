@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from apscheduler.events import EVENT_SCHEDULER_SHUTDOWN
 from apscheduler.schedulers import base as apscheduler_base
 from sqlalchemy import Connection, select
 
@@ -16,6 +17,7 @@ from delivery_service.clock import DatabaseClock, ManualClock
 from delivery_service.jobs.housekeeping import UNSEEN, Housekeeping
 from delivery_service.metrics import Metrics, QueueState
 from delivery_service.store import endpoints, operations, workers
+from delivery_service.store.database import Database
 from sender import tables
 from tests.support.ports import free_port
 from tests.support.receiver import Answer, Receiver
@@ -107,6 +109,42 @@ async def test_stopping_ends_what_runs(stored: Stored) -> None:
     async with stored.service.housekeeping():
         await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before
+
+
+class Held(Database):
+    """A database whose pieces of work are held up until ``go``."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database.engine)
+        self.go = asyncio.Event()
+        self.begun = self.ended = 0
+
+    async def read(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._hold(super().read(*args, **kwargs))
+
+    async def write(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._hold(super().write(*args, **kwargs))
+
+    async def _hold(self, work: Coroutine[Any, Any, Any]) -> Any:
+        self.begun += 1
+        try:
+            await self.go.wait()
+            result = await work
+        finally:
+            work.close()
+        self.ended += 1
+        return result
+
+
+async def test_what_is_under_way_is_let_end(stored: Stored, clock: ManualClock) -> None:
+    """A job that is broken off while it connects would leave the connection behind."""
+    held = Held(stored.database)
+    settings = stored.service.settings
+    async with Housekeeping(settings, held, clock, Metrics()) as housekeeping:
+        housekeeping._scheduler.add_listener(lambda _: held.go.set(), EVENT_SCHEDULER_SHUTDOWN)
+        await wait_until_async(lambda: held.begun >= 6)
+        assert held.ended == 0
+    assert held.ended >= 6
 
 
 class Wall:

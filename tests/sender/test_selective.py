@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from threading import Barrier
 from typing import Any, ClassVar
 
 import pytest
@@ -269,6 +271,28 @@ def test_models_are_put_into_the_catalogue(engine: Engine) -> None:
         assert (row.validation, row.example, row.updated_at) == ("warn", {"id": 1}, at)
         assert row.description.startswith("An invoice")
         assert register_event_types(connection, []) == []
+
+
+def test_processes_that_register_at_once_wait_for_each_other(engine: Engine) -> None:
+    class Later(InvoicePaid):
+        event_type: ClassVar[str] = "invoice.late"
+
+    def register(models: list[type]) -> list[str]:
+        with engine.begin() as connection:
+            together.wait()
+            return register_event_types(connection, models)
+
+    # SQLite lets one transaction begin at a time.
+    together = Barrier(2 if engine.dialect.name == "postgresql" else 1, timeout=30)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(10):
+            changed = [*pool.map(register, ([InvoicePaid, Later], [Later, InvoicePaid]))]
+            assert sorted(name for names in changed for name in names) == [
+                "invoice.late",
+                "invoice.paid",
+            ]
+            with engine.begin() as connection:
+                connection.execute(t.event_types.delete())
 
 
 def test_models_that_can_not_be_registered(engine: Engine) -> None:

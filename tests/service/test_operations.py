@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from delivery_service.jobs.operations import OperationRunner
 from sender import tables
@@ -89,6 +89,37 @@ async def test_a_broadcast_keeps_its_bytes(api: Api) -> None:
     await api.ok("POST", PATH, json=nothing)
 
 
+async def test_by_reason_and_last_outcome(api: Api) -> None:
+    skipped = await dead(api, 2)
+    timed_out, cancelled = await api.delivery(), await api.delivery()
+    await api.ok("POST", f"/v1/deliveries/{cancelled}/cancel")
+
+    def fail(connection: Connection) -> None:
+        its = tables.deliveries.c.id.in_([timed_out, skipped[0]])
+        connection.execute(update(tables.deliveries).where(its).values(last_outcome="timeout"))
+
+    await api.database.write(fail)
+
+    async def count(kind: str, **where: str) -> tuple[int, dict[str, int]]:
+        body = {"kind": kind, "since": SINCE, "dry_run": True, **where}
+        counted = await api.ok("POST", PATH, json=body)
+        return counted["possible"], counted["passed_over"]
+
+    assert await count("recover") == (2, {"cancelled": 1})
+    assert await count("recover", reason="endpoint_disabled") == (2, {})
+    assert await count("recover", reason="cancelled") == (1, {})
+    assert await count("recover", last_outcome="timeout") == (1, {})
+    assert await count("replay", reason="endpoint_disabled", last_outcome="dns") == (0, {})
+    assert await count("cancel", last_outcome="timeout") == (1, {})
+    assert await count("cancel", last_outcome="dns") == (0, {})
+    where = {"reason": "endpoint_disabled", "last_outcome": "timeout"}
+    made = await api.ok("POST", PATH, json={"kind": "recover", "since": SINCE, **where})
+    assert made["filter"] == {"since": SINCE, **where}
+    await carry_out(api)
+    states = [(await api.ok("GET", f"/v1/deliveries/{id_}"))["status"] for id_ in skipped]
+    assert states == ["pending", "skipped"]
+
+
 async def test_cancelled_before_it_began(api: Api) -> None:
     ids = await dead(api, 2)
     made = await api.ok("POST", PATH, json={"kind": "recover", "since": SINCE})
@@ -130,6 +161,9 @@ async def test_list_pages_and_filters(api: Api) -> None:
         ({"kind": "recover", "since": SINCE, "status": "delivered"}, "#/status"),
         ({"kind": "replay", "since": SINCE, "status": "pending"}, "#/status"),
         ({"kind": "cancel", "since": SINCE, "status": "dead"}, "#/status"),
+        ({"kind": "cancel", "since": SINCE, "reason": "poison"}, "#/reason"),
+        ({"kind": "recover", "since": SINCE, "reason": "because"}, "#/reason"),
+        ({"kind": "recover", "since": SINCE, "last_outcome": "bad"}, "#/last_outcome"),
         ({"kind": "recover", "since": SINCE, "endpoint": "ep_1"}, "#/endpoint"),
         ({"kind": "recover", "since": SINCE, "data": {}}, "#/data"),
         ({"kind": "recover", "since": SINCE, "type": "a.b"}, "#/type"),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from sender import NewEvent, publish_many, tables
 from tests.service.caller import Api
+from tests.service.conftest import START
+from wire import ids
+from wire.envelope import format_timestamp
 
 PREPARE = {
     "/v1/endpoints": lambda api, n: api.endpoint(description=str(n)),
@@ -58,6 +64,40 @@ async def test_each_row_once_while_rows_of_the_same_moment_are_added(api: Api, p
     before = [item["id"] for item in (await api.ok("GET", path))["items"]]
     pages = await _pages(api, path, 3, meanwhile=True)
     assert [item for page in pages for item in page] == before
+
+
+async def _publish_at_one_moment(api: Api, count: int) -> None:
+    """Publish as another process would in the same millisecond: ids begin anywhere in it."""
+    ids._generator.reset()
+    new = [NewEvent(tenant="acme", type="invoice.paid", data=number) for number in range(count)]
+    await api.database.write(publish_many, new, now=START)
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/deliveries"])
+async def test_each_of_5000_rows_of_one_moment_once_while_others_are_inserted(
+    api: Api, path: str
+) -> None:
+    await api.endpoint()
+    for _ in range(20):
+        await _publish_at_one_moment(api, 250)
+    table = tables.events if path == "/v1/events" else tables.deliveries
+    before = set(await api.database.read(lambda c: c.scalars(select(table.c.id)).all()))
+    assert len(before) == 5000
+    seen: list[str] = []
+    moments: set[str] = set()
+    params: dict[str, Any] = {"limit": 200}
+    while params.get("cursor", "") is not None:
+        page = await api.ok("GET", path, params=params)
+        seen += [item["id"] for item in page["items"]]
+        moments |= {item["created_at"] for item in page["items"]}
+        params["cursor"] = page["next_cursor"]
+        # Some of these come before what has been read, and some after it.
+        await _publish_at_one_moment(api, 40)
+    assert moments == {format_timestamp(START)}
+    assert len(seen) == len(set(seen))
+    assert before <= set(seen)
+    assert seen == sorted(seen, reverse=True)
+    assert set(seen) > before, "none of those that were inserted came after what had been read"
 
 
 async def test_f33_one_more_than_a_full_page(api: Api) -> None:

@@ -20,19 +20,9 @@ from delivery_service.api.schemas.common import (
     filter_id,
     id_pattern,
 )
+from delivery_service.store.narrowing import MEMBERS, Narrow, Reason, Status
 from wire.ids import ATTEMPT, DELIVERY, ENDPOINT, EVENT
 
-Status = Literal["pending", "delivered", "dead", "cancelled", "skipped"]
-Reason = Literal[
-    "schedule_used_up",
-    "endpoint_gone",
-    "endpoint_disabled",
-    "endpoint_unverified",
-    "endpoint_deleted",
-    "cancelled",
-    "poison",
-    "pulled",
-]
 Kind = Literal[
     "delivered",
     "status",
@@ -76,6 +66,10 @@ class Delivery(Shown):
     ended_at: UtcMoment | None
 
 
+def _narrowing(name: str, **options: Any) -> Any:
+    return Field(None, description=MEMBERS[name].meaning, **options)
+
+
 class DeliveryFilter(PageParameters):
     """Which deliveries to list."""
 
@@ -90,16 +84,20 @@ class DeliveryFilter(PageParameters):
     status: Status | None = None
     since: Moment | None = Field(None, description="Created at that time or later.")
     until: Moment | None = Field(None, description="Created before that time.")
-    ended_since: Moment | None = Field(None, description="Ended at that time or later.")
-    ended_until: Moment | None = Field(None, description="Ended before that time.")
-    reason: Reason | None = Field(None, description="Why it ended.")
-    last_outcome: Kind | None = Field(None, description="The `kind` of the latest attempt.")
-    min_attempts: Count | None = Field(None, description="With so many attempts or more.")
-    max_attempts: Count | None = Field(None, description="With so many attempts or fewer.")
-    in_flight: bool | None = Field(None, description="Whether a worker is sending it.")
-    copy_of: Annotated[str, filter_id(DELIVERY)] | None = Field(
-        None, json_schema_extra={"pattern": id_pattern(DELIVERY)["pattern"]}
+    ended_since: Moment | None = _narrowing("ended_since")
+    ended_until: Moment | None = _narrowing("ended_until")
+    reason: Reason | None = _narrowing("reason")
+    last_outcome: Kind | None = _narrowing("last_outcome")
+    min_attempts: Count | None = _narrowing("min_attempts")
+    max_attempts: Count | None = _narrowing("max_attempts")
+    in_flight: bool | None = _narrowing("in_flight")
+    copy_of: Annotated[str, filter_id(DELIVERY)] | None = _narrowing(
+        "copy_of", json_schema_extra={"pattern": id_pattern(DELIVERY)["pattern"]}
     )
+
+    def narrow(self) -> Narrow:
+        """Return the conditions of these that are no equality with what a delivery belongs to."""
+        return Narrow(**{name: getattr(self, name) for name in MEMBERS})
 
 
 class Attempt(Shown):

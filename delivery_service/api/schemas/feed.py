@@ -15,7 +15,7 @@ from delivery_service.api.schemas.common import (
     filter_id,
     id_pattern,
 )
-from delivery_service.api.schemas.deliveries import Status
+from delivery_service.store.narrowing import Status
 from wire.ids import DELIVERY, EVENT
 
 

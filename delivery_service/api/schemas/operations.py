@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,15 +17,24 @@ from delivery_service.api.schemas.common import (
     filter_id,
     id_pattern,
 )
+from delivery_service.api.schemas.deliveries import Kind as OutcomeName
 from delivery_service.api.schemas.events import Data
 from delivery_service.store import bulk
+from delivery_service.store.bulk import Ended, Kind
+from delivery_service.store.narrowing import Reason
+from delivery_service.store.operations import Status
 from wire.ids import ENDPOINT, OPERATION
 
-Kind = Literal["recover", "replay", "cancel", "broadcast"]
-Status = Literal["queued", "running", "done", "cancelled", "failed"]
-Ended = Literal["delivered", "dead", "cancelled", "skipped"]
-
-OF_DELIVERIES = ("since", "until", "tenant", "endpoint", "event_type", "status")
+OF_DELIVERIES = (
+    "since",
+    "until",
+    "tenant",
+    "endpoint",
+    "event_type",
+    "status",
+    "reason",
+    "last_outcome",
+)
 OF_BROADCAST = ("type", "data")
 
 
@@ -53,7 +62,14 @@ class NewOperation(Given):
     status: Ended | None = Field(
         None,
         description="Only those in that state. What was cancelled is redelivered only if this"
-        " says `cancelled`.",
+        " says `cancelled`, or `reason` why.",
+    )
+    reason: Reason | None = Field(
+        None,
+        description="Only those that ended for that reason; cancelled ones too if it is theirs.",
+    )
+    last_outcome: OutcomeName | None = Field(
+        None, description="Only those whose latest attempt was of that `kind`."
     )
     dry_run: bool = Field(False, description="Only count, and change nothing.")
     type: EventType | None = Field(None, description="Event type of a broadcast.")
