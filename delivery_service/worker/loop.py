@@ -99,7 +99,7 @@ class Worker:
         self._freed = 0
         self._wake = asyncio.Event()
         self._hungry = False
-        self._idle_looks = 0
+        self._worked_at = clock.monotonic()
         self._stopping = False
 
     @property
@@ -183,13 +183,13 @@ class Worker:
                 return not self._stopping
         except Exception as error:  # noqa: BLE001 - the worker reconnects for ever
             log.warning("claim_failed", error=repr(error)[:300])
-            self._idle_looks += 1
             await asyncio.sleep(min(self._pause(), LONGEST_PAUSE))
             return False
         self._metrics.claimed(len(taken.work), self._clock.monotonic() - mark)
         self._turn = taken.next
         self._hungry = taken.found
-        self._idle_looks = 0 if taken.work else self._idle_looks + 1
+        if taken.work:
+            self._worked_at = self._clock.monotonic()
         if taken.suspects:
             self._poke_in(SUSPECT_PAUSE)
         self._start(taken, mark)
@@ -271,10 +271,11 @@ class Worker:
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.poke)
 
     def _pause(self) -> float:
-        """How long to wait for the next look: short after work, since more is likely to come,
-        and twice as long after each look that found none, up to ``poll_interval``."""
+        """How long to wait for the next look: as long again as nothing has come, from a short time
+        after work, since more is likely to come, up to ``poll_interval``."""
         longest = self._settings.poll_interval.total_seconds()
-        pause = min(BUSY_SECONDS * 2.0 ** min(self._idle_looks, 20), longest)
+        idle = self._clock.monotonic() - self._worked_at
+        pause = min(max(BUSY_SECONDS, idle), longest)
         # Jitter, so that many workers don't all look at the same moment.
         return pause * random.uniform(0.8, 1.2)  # noqa: S311
 
