@@ -19,6 +19,7 @@ from wire import generate_secret
 from wire.signature import verify
 
 PLAIN = {
+    "surehook_operations.fingerprint",
     "surehook_events.body",
     "surehook_events.fingerprint",
     "surehook_operations.data",
