@@ -30,10 +30,10 @@ def classify_aiohttp(exc: BaseException, phase: Phase) -> Verdict | None:
     tls_error = _find_tls_error(exc)
     if tls_error is not None:
         return OutcomeKind.TLS, tls_reason(tls_error)
-    if isinstance(exc, aiohttp.ClientOSError):
+    if isinstance(exc, OSError) and not isinstance(exc, TimeoutError):
         cause = exc.os_error if isinstance(exc, aiohttp.ClientConnectorError) else exc
         return connection_verdict(cause, phase)
-    if isinstance(exc, HttpProcessingError):
+    if isinstance(exc, (HttpProcessingError, aiohttp.ClientResponseError)):
         return OutcomeKind.PROTOCOL, f"the answer is not valid HTTP: {exc.message}"
     if isinstance(exc, aiohttp.ServerDisconnectedError):
         return HUNG_UP
@@ -47,6 +47,8 @@ def _find_tls_error(exc: BaseException) -> ssl.SSLError | None:
         found: BaseException | None = exc.certificate_error
     elif isinstance(exc, aiohttp.ClientConnectorError):
         found = exc.os_error
+    elif isinstance(exc, ssl.SSLError):
+        found = exc
     else:
         # An alert that comes after a TLS 1.3 handshake, such as "certificate required".
         found = exc.__cause__ if isinstance(exc, aiohttp.ClientOSError) else None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from aiohttp import ClientRequest, ConnectionTimeoutError, hdrs
+from aiohttp import ClientRequest, ConnectionTimeoutError, encode_basic_auth, hdrs
 from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
@@ -54,8 +54,11 @@ class Route:
         by_proxy = proxy is not None and not destination.is_ssl()
         # Absolute form towards a proxy, origin form otherwise (RFC 9112, section 3.2).
         target = str(destination.url) if by_proxy else destination.url.raw_path_qs
-        host = destination.headers[hdrs.HOST]
-        return cls(destination, f"POST {target} HTTP/1.1\nhost: {host}")
+        start = f"POST {target} HTTP/1.1\nhost: {destination.headers[hdrs.HOST]}"
+        if proxy is not None and by_proxy and proxy.user is not None:
+            login = encode_basic_auth(proxy.user, proxy.password or "")
+            start += f"\nproxy-authorization: {login}"
+        return cls(destination, start)
 
     def head(self, headers: Mapping[str, str], length: int) -> bytes:
         """The head of a request with ``headers`` and a body of ``length`` bytes.
@@ -66,13 +69,11 @@ class Route:
         lines = [self.start, *[f"{name}: {value}" for name, value in headers.items()]]
         # A compressed answer is never invited.
         lines += [f"{name}: {value}" for name, value in _DEFAULTS if name not in headers]
-        authorization = self.destination.headers.get(hdrs.PROXY_AUTHORIZATION)
-        if authorization is not None:
-            lines.append(f"proxy-authorization: {authorization}")
         lines.append(f"content-length: {length}\n\n")
         text = "\n".join(lines)
-        # One more line end in the first item, and two in the last.
-        if text.count("\n") != len(lines) + 2 or "\r" in text or "\0" in text:
+        # Between the lines, in the start, and two at the end.
+        expected = len(lines) - 1 + self.start.count("\n") + 2
+        if text.count("\n") != expected or "\r" in text or "\0" in text:
             raise HeaderError("a header has line breaks or NUL in its name or value")
         return text.replace("\n", "\r\n").encode("ascii")
 
@@ -114,8 +115,9 @@ async def exchange(
     try:
         protocol, transport = connection.protocol, connection.transport
         assert protocol is not None  # noqa: S101 it was given a moment ago
-        assert transport is not None  # noqa: S101
-        transport.write(head + body)
+        # Where the receiver has hung up already, reading says how.
+        if transport is not None:
+            transport.write(head + body)
         message, content = await protocol.read()
         while message.code < 200 and message.code != _SWITCHING_PROTOCOLS:
             message, content = await protocol.read()

@@ -458,6 +458,17 @@ async def test_e23_explicit_proxy_is_used_and_urls_are_still_judged(make_transpo
     assert not refused.delivered
 
 
+async def test_e23_proxy_is_told_its_login_from_the_first_request_on(make_transport):
+    async with receiver() as proxy:
+        login = proxy.url("127.0.0.1", "").replace("//", "//user:pass@")
+        transport = make_transport(ONE_ADDRESS, proxy=login)
+        for _ in range(2):
+            assert (await transport.send(post("http://hooks.example/"), 5.0)).delivered
+    for head, _ in proxy.requests:
+        lines = head.lower().split(b"\r\n")
+        assert lines.count(b"proxy-authorization: basic dxnlcjpwyxnz") == 1
+
+
 async def test_unreachable_proxy_does_not_show_its_address(make_transport):
     transport = make_transport(proxy="http://127.0.0.1:9")
     outcome = await transport.send(post("http://hooks.example/"), 5.0)
