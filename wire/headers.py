@@ -33,9 +33,7 @@ _SECRET_NAMES: Final = frozenset({"authorization", "proxy-authorization", "cooki
 _SECRET_PARTS: Final = ("auth", "token", "secret", "password", "api-key", "apikey", "credential")
 _SIGNATURE_START: Final = re.compile(r"(?:v[0-9]{1,3}[a-z]?,|sha[0-9]{1,3}=)")
 HIDDEN: Final = "***"
-_SIGNATURE_LINE: Final = re.compile(
-    rf"^(?:v[0-9]{{1,3}}[a-z]?,|sha[0-9]{{1,3}}=)(?!{re.escape(HIDDEN)})", re.MULTILINE
-)
+_SIGNATURE_LINE: Final = re.compile(f"^{_SIGNATURE_START.pattern}", re.MULTILINE)
 
 
 def check_header_name(name: object) -> str:
@@ -91,16 +89,16 @@ def redact_headers(headers: Mapping[str, str], *, hide: Collection[str] = ()) ->
     case) become ``***``.
     """
     redacted = dict(headers)
-    for name, kind in _telling(tuple(headers)):
+    telling, silent = _sorted_out(tuple(headers))
+    for name, kind in telling:
         redacted[name] = HIDDEN if kind is _Kind.SECRET else _redact_signatures(headers[name])
+    if _SIGNATURE_LINE.search("\n".join([headers[name] for name in silent])):
+        for name in silent:
+            if _SIGNATURE_START.match(headers[name]):
+                redacted[name] = _redact_signatures(headers[name])
     if hide:
         hidden = {name.lower() for name in hide}
         redacted.update({name: HIDDEN for name in headers if name.lower() in hidden})
-    if _SIGNATURE_LINE.search("\n".join(redacted.values())):
-        # A signature under a name that doesn't say so.
-        for name, value in redacted.items():
-            if _SIGNATURE_LINE.match(value):
-                redacted[name] = _redact_signatures(value)
     return redacted
 
 
@@ -111,11 +109,14 @@ class _Kind(Enum):
 
 
 @lru_cache(maxsize=1024)
-def _telling(names: tuple[str, ...]) -> tuple[tuple[str, _Kind], ...]:
-    """The names among ``names`` that say something of their value. Few such tuples occur, and each
-    occurs often."""
+def _sorted_out(
+    names: tuple[str, ...],
+) -> tuple[tuple[tuple[str, _Kind], ...], tuple[str, ...]]:
+    """The names that say something of their value, and those that don't. Few such tuples occur,
+    and each occurs often."""
     kinds = [(name, _kind(name)) for name in names]
-    return tuple((name, kind) for name, kind in kinds if kind is not _Kind.OPEN)
+    telling = tuple((name, kind) for name, kind in kinds if kind is not _Kind.OPEN)
+    return telling, tuple(name for name, kind in kinds if kind is _Kind.OPEN)
 
 
 def _kind(name: str) -> _Kind:

@@ -230,6 +230,7 @@ def test_signatures_and_credentials_are_redacted():
         "X-Own": "hush",
         "Odd-Signature": "hush",
         "X-Mac": "v1,hush",
+        "X-Mac-2": "v1,*** v1,hush",
     }
     shown = redact_headers(sent, hide=["x-own"])
     assert list(shown) == list(sent)
