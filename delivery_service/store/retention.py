@@ -76,12 +76,25 @@ def _old_events(before: datetime, limit: int, after: str) -> Select[Any]:
         deliveries.c.event_id == events.c.id,
         or_(deliveries.c.ended_at.is_(None), deliveries.c.ended_at >= before),
     )
+    # Locked, so that a new delivery of an old event (which locks it too) is not orphaned.
+    return _oldest(events, EVENT, before, limit, after, kept.is_(None))
+
+
+def _oldest(
+    table: Table,
+    prefix: str,
+    before: datetime,
+    limit: int,
+    after: str,
+    condition: ColumnElement[bool],
+) -> Select[Any]:
+    """The ids of the oldest rows from ``after`` on that were made before a time, locked; those
+    that somebody else holds are for the next sweep."""
     return (
-        select(events.c.id)
-        .where(events.c.id > after, events.c.id < first_id(EVENT, before), kept.is_(None))
-        .order_by(events.c.id)
+        select(table.c.id)
+        .where(table.c.id > after, table.c.id < first_id(prefix, before), condition)
+        .order_by(table.c.id)
         .limit(limit)
-        # Locked, so that a new delivery of an old event (which locks it too) is not orphaned.
         .with_for_update(skip_locked=True)
     )
 
@@ -107,17 +120,8 @@ def remove_attempts(
 ) -> Swept:
     """Remove up to ``limit`` attempts older than ``age``, of ended deliveries only."""
     before = _time(connection, now) - age
-    ids = connection.scalars(
-        select(attempts.c.id)
-        .where(
-            attempts.c.id > after,
-            attempts.c.id < first_id(ATTEMPT, before),
-            _any(queue.c.delivery_id == attempts.c.delivery_id).is_(None),
-        )
-        .order_by(attempts.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+    ended = _any(queue.c.delivery_id == attempts.c.delivery_id).is_(None)
+    ids = connection.scalars(_oldest(attempts, ATTEMPT, before, limit, after, ended)).all()
     if ids:
         connection.execute(delete(attempts).where(attempts.c.id.in_(ids)))
     return Swept(len(ids), _next(ids, limit))
@@ -128,17 +132,8 @@ def remove_operations(
 ) -> Swept:
     """Remove up to ``limit`` operations that ended more than ``age`` ago."""
     before = _time(connection, now) - age
-    ids = connection.scalars(
-        select(operations.c.id)
-        .where(
-            operations.c.id > after,
-            operations.c.id < first_id(OPERATION, before),
-            operations.c.ended_at < before,
-        )
-        .order_by(operations.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+    ended = operations.c.ended_at < before
+    ids = connection.scalars(_oldest(operations, OPERATION, before, limit, after, ended)).all()
     if ids:
         connection.execute(delete(operations).where(operations.c.id.in_(ids)))
     return Swept(len(ids), _next(ids, limit))
@@ -162,17 +157,8 @@ def forget_operation_keys(
 def _forget_keys(
     connection: Connection, table: Table, prefix: str, before: datetime, limit: int, after: str
 ) -> Swept:
-    ids = connection.scalars(
-        select(table.c.id)
-        .where(
-            table.c.idempotency_key.is_not(None),
-            table.c.id > after,
-            table.c.id < first_id(prefix, before),
-        )
-        .order_by(table.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+    keyed = table.c.idempotency_key.is_not(None)
+    ids = connection.scalars(_oldest(table, prefix, before, limit, after, keyed)).all()
     if ids:
         connection.execute(
             update(table).where(table.c.id.in_(ids)).values(idempotency_key=None, fingerprint=None)
