@@ -15,6 +15,7 @@ from delivery_service.cli.failing import CommandError
 from delivery_service.policy.outcome import Outcome
 from delivery_service.store import endpoints, workers
 from delivery_service.store.queue import Claimed
+from delivery_service.store.states import states_of
 from delivery_service.worker.attempt import LeaseTime, Sending, make_attempt
 from delivery_service.worker.targets import Target
 from wire.envelope import encode_event
@@ -48,7 +49,7 @@ def load(connection: Connection, sending: Sending, endpoint_id: str) -> Loaded:
     if row is None:
         raise CommandError(f"there is no endpoint {endpoint_id}")
     at = workers.time(connection)
-    sending.targets.refresh(connection, endpoints.states(connection, [endpoint_id]), at, None)
+    sending.targets.refresh(connection, states_of(connection, [endpoint_id]), at, None)
     try:
         return Loaded(row, sending.targets.get(endpoint_id), at)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is shown

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Connection, Executable, Text, and_, func, or_, select, update
+from sqlalchemy import Connection, func, or_, select, update
 
 from delivery_service.store.deliveries import end_pending_of
-from sender.rows import Columns, parameters, relation
-from sender.tables import endpoints, secrets, tenants
+from sender.tables import endpoints, secrets
 from sender.types import later, moment
 from wire.ids import ENDPOINT, new_id
 
@@ -21,7 +19,6 @@ DISABLED = "disabled"
 UNVERIFIED = "unverified"
 """The reason of an endpoint that waits for a proof of ownership."""
 
-_IDS: Columns = (("id", Text()),)
 
 HEALTHY: Mapping[str, Any] = {
     "circuit": "closed",
@@ -217,46 +214,6 @@ def active_secrets(
     for row in rows:
         found[row.endpoint_id].append(row._asdict())
     return found
-
-
-class State(NamedTuple):
-    """What decides whether and how an endpoint is sent to. ``pristine``: a success would change
-    nothing of its health. ``rate_limit`` is the tenant's where the endpoint has none."""
-
-    version: int
-    status: str
-    disabled_reason: str | None
-    deleted: bool
-    circuit: str
-    paused_until: datetime | None
-    rate_limit: float | None
-    pristine: bool
-
-
-def states(connection: Connection, endpoint_ids: Sequence[str]) -> dict[str, State]:
-    """Return the states of endpoints by id; of deleted ones too."""
-    values = parameters(connection, _IDS, [{"id": id_} for id_ in endpoint_ids])
-    found = connection.execute(_states(connection.dialect.name), values)
-    return {row[0]: State(*row[1:]) for row in found.all()}
-
-
-@cache
-def _states(dialect: str) -> Executable:
-    ids = relation(dialect, "ids", _IDS)
-    of = endpoints.c
-    of_tenant = select(tenants.c.rate_limit).where(tenants.c.id == of.tenant_id)
-    pristine = and_(of.circuit == "closed", of.failures == 0, of.failing_since.is_(None))
-    return select(
-        of.id,
-        of.version,
-        of.status,
-        of.disabled_reason,
-        of.deleted_at.is_not(None).label("deleted"),
-        of.circuit,
-        of.paused_until,
-        func.coalesce(of.rate_limit, of_tenant.scalar_subquery()).label("rate_limit"),
-        pristine.label("pristine"),
-    ).join(ids, ids.c.id == of.id)
 
 
 def rows(connection: Connection, endpoint_ids: Sequence[str]) -> list[dict[str, Any]]:

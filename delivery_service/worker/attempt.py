@@ -20,8 +20,9 @@ from delivery_service.net.responses import one_line
 from delivery_service.net.transport import PreparedRequest, Transport
 from delivery_service.policy.outcome import Outcome, OutcomeKind
 from delivery_service.policy.retry import RetryRules, Step, asked_pause, next_step
-from delivery_service.store.endpoints import State, ending_of
+from delivery_service.store.endpoints import ending_of
 from delivery_service.store.queue import Claimed
+from delivery_service.store.states import State
 from delivery_service.worker.targets import Target, Targets
 from wire.headers import redact_headers
 from wire.ids import ATTEMPT, new_id

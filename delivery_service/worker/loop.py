@@ -198,6 +198,7 @@ class Worker:
     def _start(self, taken: Taken, mark: float) -> None:
         if not taken.work:
             return
+        is_beginning = bool(self._beginning)
         time = LeaseTime(taken.work[0].claimed_at, mark, self._clock)
         for claimed in taken.work:
             checked = gate(claimed, taken.states.get(claimed.endpoint_id))
@@ -216,7 +217,8 @@ class Worker:
                 was_pristine=checked.pristine,
             )
             self._beginning.append((attempt, partial(self._done, claimed.endpoint_id, on_trial)))
-        self._begin(AT_ONCE)
+        if not is_beginning:
+            self._begin(AT_ONCE)
 
     def _begin(self, count: int) -> None:
         for _ in range(min(count, len(self._beginning))):

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from delivery_service.policy.limits import grant
 from delivery_service.policy.sharing import allowance, share
 from delivery_service.store import due, endpoints, queue, settle
-from delivery_service.store.endpoints import State
 from delivery_service.store.queue import Claimed
+from delivery_service.store.states import State, states_of
 from delivery_service.worker.attempt import POISON_CLAIMS
 from delivery_service.worker.targets import Targets
 from wire.ids import new_id
@@ -89,7 +89,7 @@ def take(
         return Taken((), {}, frozenset(), following, found=True)
     # Only now that the rows are held: an endpoint that was disabled or changed meanwhile would
     # otherwise get one more attempt.
-    states = endpoints.states(connection, list({row.endpoint_id for row in claimed}))
+    states = states_of(connection, list({row.endpoint_id for row in claimed}))
     counted = _Count(connection, states, lease, claimed[0].claimed_at)
     kept, back = counted.keep(claimed)
     kept, suspects = _on_trial(kept, places.trial_free)

@@ -15,7 +15,7 @@ from delivery_service.net.tls import TlsSettings
 from delivery_service.sealing import Sealer
 from delivery_service.settings import Settings
 from delivery_service.store import endpoints, tenants
-from delivery_service.store.endpoints import State
+from delivery_service.store.states import State
 from wire.profiles import PROFILES, HeaderProfile
 from wire.schedule import RetrySchedule
 from wire.secrets import Secret, parse_secret
