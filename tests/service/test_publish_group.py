@@ -77,14 +77,26 @@ async def test_the_database_being_away_is_told_to_all_and_ends(
 ) -> None:
     api = sqlite_api
     calls = 0
+    arrived = 0
+    all_there = asyncio.Event()
     write = publish_group._write
+    publish = publish_group.PublishGroup.publish
+
+    async def arriving(group: Any, context: Any, new: Any) -> Any:
+        nonlocal arrived
+        arrived += 1
+        if arrived == 20:
+            all_there.set()
+        return await publish(group, context, new)
 
     async def away(context: Any, batch: Any) -> Any:
         nonlocal calls
         calls += 1
-        await asyncio.sleep(0)
+        # The database takes its time to be away: meanwhile the others come in.
+        await all_there.wait()
         raise Problem(503, "database-unavailable", "away")
 
+    monkeypatch.setattr(publish_group.PublishGroup, "publish", arriving)
     monkeypatch.setattr(publish_group, "_write", away)
     answers = await asyncio.gather(*(api.call("POST", PATH, json=_body(n)) for n in range(20)))
     assert {answer.status_code for answer in answers} == {503}
