@@ -93,10 +93,12 @@ def _array_text(kind: TypeEngine[Any], values: Sequence[Any]) -> str:
     """PostgreSQL's text of an array of ``values`` (its manual, section 8.15.6)."""
     if isinstance(kind, Integer | Float | Boolean):
         return f"{{{','.join(['NULL' if v is None else str(v) for v in values])}}}"
+    if isinstance(kind, LargeBinary):
+        # Long ones at times: looked at and copied as little as possible.
+        hexes = ["NULL" if v is None else f'"\\\\x{v.hex()}"' for v in values]
+        return f"{{{','.join(hexes)}}}"
     if isinstance(kind, UtcDateTime):
         values = [None if v is None else as_utc(v).isoformat() for v in values]
-    elif isinstance(kind, LargeBinary):
-        values = [None if v is None else f"\\x{v.hex()}" for v in values]
     if None not in values:
         joined = _BETWEEN.join(values)
         if joined.count(_BETWEEN) == len(values) - 1:

@@ -32,6 +32,10 @@ from delivery_service.worker.record import Recorded, record
 GROUP = 500
 """Results in one transaction at most."""
 
+GROUP_BYTES = 2 * 2**20
+"""Bytes of answers with which no more results are added to a transaction: on their way to the
+database they exist several times over."""
+
 ENOUGH = 100
 """Results for which no more are waited for."""
 
@@ -136,10 +140,13 @@ class Recorder:
         """The next results, at most one of each delivery: the fence tells them apart by id."""
         group: dict[str, Result] = {}
         held: list[Result] = []
-        while self._waiting and len(group) < GROUP:
+        size = 0
+        while self._waiting and len(group) < GROUP and size < GROUP_BYTES:
             result = self._waiting.popleft()
             if group.setdefault(result.claimed.delivery_id, result) is not result:
                 held.append(result)
+            elif result.attempt is not None:
+                size += len(result.attempt["response_body"] or b"")
         self._waiting.extendleft(reversed(held))
         return list(group.values())
 

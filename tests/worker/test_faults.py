@@ -183,3 +183,29 @@ async def test_a_log_that_can_not_be_written_stops_no_worker(
     ids = [engined.publish().delivery_ids[0] for _ in range(3)]
     await asyncio.wait_for(engined.work(), 15)
     assert {engined.status(id_)[0] for id_ in ids} == {"delivered"}
+
+
+async def test_long_answers_are_recorded_a_few_at_a_time(
+    engined: Engined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from delivery_service.worker.observe import Observer
+    from delivery_service.worker.recorder import GROUP_BYTES
+
+    size = GROUP_BYTES // 2
+    groups: list[int] = []
+    observe = Observer.recorded
+
+    def recorded(observer: Observer, group: Any, *given: Any) -> None:
+        groups.append(len(group))
+        observe(observer, group, *given)
+
+    async def answer(_request: Any) -> Outcome:
+        return Outcome(OutcomeKind.DELIVERED, status_code=200, response_body=b"x" * size)
+
+    monkeypatch.setattr(Observer, "recorded", recorded)
+    engined.endpoint("https://h.example/")
+    ids = [engined.publish().delivery_ids[0] for _ in range(9)]
+    await engined.work(Scripted(answer))
+    assert {engined.status(id_)[0] for id_ in ids} == {"delivered"}
+    assert sum(groups) == 9
+    assert max(groups) <= 2
