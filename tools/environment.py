@@ -83,7 +83,8 @@ def _installed() -> list[str]:
 
 def _uv() -> str | None:
     found = shutil.which("uv")
-    if found is None:
+    # One in `.venv` would be removed with it.
+    if found is None or VENV in Path(found).parents:
         return None
     works = subprocess.run([found, "--version"], capture_output=True, check=False)
     return found if works.returncode == 0 else None
