@@ -21,8 +21,8 @@ venv: ## Make or repair .venv with the exact tested versions
 demo: venv ## Run the main job on the embedded default (ARGS=--keep leaves it running)
 	@$(BIN)/surehook demo $(ARGS)
 
-test: venv ## Run the tests, one process for each core (ARGS="-n0 -s -k publish" for one)
-	@$(BIN)/python -m pytest -n logical --dist worksteal $(ARGS)
+test: venv ## Run the tests, a process for each core (ARGS="-n0 -s -k publish" for one)
+	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal $(ARGS)
 
 check: venv ## Lint, format, types, layers and docs
 	$(BIN)/ruff check .
