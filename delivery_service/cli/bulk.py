@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from sqlalchemy import Connection
 
+from delivery_service.cli.api_rules import check_by_catalogue
 from delivery_service.cli.events import data_of
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.lengths import moment_of
@@ -20,7 +21,7 @@ from delivery_service.cli.operations import get_operation, note_operation, print
 from delivery_service.cli.output import AsJson
 from delivery_service.policy.outcome import OutcomeKind
 from delivery_service.settings import Settings
-from delivery_service.store import bulk, event_types, narrowing, operations, tenants
+from delivery_service.store import bulk, narrowing, operations, tenants
 from delivery_service.store.bulk import Filter
 from delivery_service.store.database import Database
 from wire.envelope import check_event_size
@@ -191,19 +192,7 @@ async def _check_event(
 ) -> None:
     """Refuse what could not be published, or is not as the catalogue has it: for all tenants."""
     check_event_size(event_type, data, settings.max_body_bytes)
-    rules = await database.read(event_types.validated)
-    rule = next((row for row in rules if row["name"] == event_type), None)
-    if rule is None:
-        return
-    from delivery_service.api.catalogue import faults_by  # noqa: PLC0415 - others need no FastAPI
-
-    faults = [
-        f"{each['pointer']}: {each['detail']}" for each in faults_by(rule["schema"], data, "data")
-    ]
-    if faults and rule["validation"] == "refuse":
-        raise CommandError(faults[0])
-    for fault in faults:
-        typer.echo(f"surehook: {fault}", err=True)
+    await check_by_catalogue(database, event_type, data)
 
 
 def _on_deliveries(kind: bulk.Kind, where: Filter, running: _Running) -> None:
