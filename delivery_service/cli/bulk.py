@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 import typer
 from sqlalchemy import Connection
 
-from delivery_service.cli.api_rules import check_by_catalogue
 from delivery_service.cli.events import data_of
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.lengths import moment_of
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.operations import get_operation, note_operation, print_operation, watch
 from delivery_service.cli.output import AsJson
+from delivery_service.cli.through_api import check_by_catalogue
 from delivery_service.policy.outcome import OutcomeKind
 from delivery_service.settings import Settings
 from delivery_service.store import bulk, narrowing, operations, tenants

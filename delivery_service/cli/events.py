@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from delivery_service.cli.api_rules import check_by_catalogue
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, print_fields, print_json
+from delivery_service.cli.through_api import check_by_catalogue
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
 from sender.publish import Published

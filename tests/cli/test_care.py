@@ -50,7 +50,7 @@ def test_disable_and_enable_and_what_the_audit_log_says(operator: Operator) -> N
     ]
 
 
-@pytest.mark.parametrize("command", ["show", "enable", "disable", "rotate", "test"])
+@pytest.mark.parametrize("command", ["show", "enable", "verify", "disable", "rotate", "test"])
 def test_an_unknown_endpoint_is_named(operator: Operator, command: str) -> None:
     assert UNKNOWN in operator.error("endpoint", command, UNKNOWN)
 
@@ -77,7 +77,7 @@ def test_rotate_overlaps_and_ends(operator: Operator) -> None:
     assert "signs already" in operator.error("endpoint", "rotate", id_, "--secret", own)
     for _ in range(2):
         operator.run("endpoint", "rotate", id_)
-    assert "--overlap 0s" in operator.error("endpoint", "rotate", id_)
+    assert "overlap of 0" in operator.error("endpoint", "rotate", id_)
     assert operator.json("endpoint", "rotate", id_, "--overlap", "0s")["overlap_seconds"] == 0
     assert len(operator.json("endpoint", "show", id_)["secrets"]) == 1
     assert "overlap" in operator.error("endpoint", "rotate", id_, "--overlap", "31d")

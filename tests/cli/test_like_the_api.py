@@ -11,6 +11,8 @@ from sqlalchemy import func, select
 from delivery_service.store import event_types
 from sender import tables
 from tests.cli.conftest import Operator
+from tests.support.receiver import Receiver, echo_challenge
+from wire.signature import verify
 
 SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
 PUBLISH = ("publish", "--tenant", "acme", "--type", "invoice.paid")
@@ -63,3 +65,70 @@ def test_a_body_without_an_envelope_is_not_judged_by_the_catalogue(
     (tmp_path / "body.json").write_text("{}")
     operator.run(*PUBLISH, "--body", "body.json")
     assert _published(operator) == 1
+
+
+@pytest.fixture
+def proving(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    """An operator of a service that wants proofs of ownership."""
+    monkeypatch.setenv("SUREHOOK_REQUIRE_OWNERSHIP_PROOF", "true")
+    return operator
+
+
+def test_an_endpoint_is_verified_before_anything_is_sent(
+    proving: Operator, receiver: Receiver
+) -> None:
+    added = proving.endpoint(receiver.url("/in"))
+    assert (added["status"], added["disabled_reason"]) == ("disabled", "unverified")
+    (before,) = proving.publish()["deliveries"]
+    assert proving.json("deliveries", "show", before)["reason"] == "endpoint_unverified"
+    assert "prove first" in proving.error("endpoint", "enable", added["id"])
+    refused = proving.error("endpoint", "verify", added["id"])
+    assert "answered 200, but not with the challenge" in refused
+    assert proving.json("endpoint", "show", added["id"])["status"] == "disabled"
+    receiver.script("/in", echo_challenge)
+    proven = proving.json("endpoint", "verify", added["id"])
+    assert (proven["status"], proven["disabled_reason"]) == ("enabled", None)
+    assert proven["verified_at"]
+    request = receiver.received("/in")[-1]
+    verify(added["secret"], request.headers, request.body)
+    (after,) = proving.publish()["deliveries"]
+    assert proving.json("deliveries", "show", after)["status"] == "pending"
+    # Once proven, it is enabled as others are.
+    proving.run("endpoint", "disable", added["id"])
+    proving.run("endpoint", "enable", added["id"])
+    with proving.engine.begin() as connection:
+        entries = connection.execute(select(tables.audit_log)).all()
+    actions = [entry.action for entry in entries if entry.target == added["id"]]
+    assert actions.count("endpoint.verified") == 1
+    assert {entry.actor.partition(":")[0] for entry in entries} == {"cli"}
+
+
+def test_a_person_is_told_what_to_do_next(proving: Operator, receiver: Receiver) -> None:
+    receiver.script("/in", echo_challenge)
+    added = proving.run("endpoint", "add", "--tenant", "acme", "--url", receiver.url("/in"))
+    id_ = proving.json("endpoint", "list")[0]["id"]
+    assert f"surehook endpoint verify {id_}" in added.stderr
+    assert "unverified" in added.stdout
+    assert "verified_at" in proving.run("endpoint", "verify", id_).stdout
+
+
+def test_the_guard_judges_challenges(
+    proving: Operator, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = proving.endpoint(receiver.url("/in"))["id"]
+    monkeypatch.setenv("SUREHOOK_ALLOW_PRIVATE_NETWORKS", "false")
+    assert "allow_private_networks" in proving.error("endpoint", "verify", id_)
+    assert receiver.received("/in") == []
+
+
+@pytest.mark.parametrize("text", ["x" * 1001, "a\x1b"])
+def test_a_description_is_what_the_api_takes(operator: Operator, text: str) -> None:
+    what = ("endpoint", "add", "--tenant", "acme", "--url", "http://127.0.0.1:9000/")
+    assert "description" in operator.error(*what, "--description", text)
+    assert operator.json("endpoint", "list") == []
+
+
+def test_a_schedule_is_kept_as_over_the_api(operator: Operator) -> None:
+    for given, kept in {"fast": "fast", "1m, 5m": "1m,5m", "": "[]"}.items():
+        added = operator.endpoint("http://127.0.0.1:9000/", "--schedule", given)
+        assert added["schedule"] == kept
