@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
-from delivery_service.store import event_types
+from delivery_service.store import event_types, events
 from sender import tables
 from tests.cli.conftest import Operator
 from tests.support.receiver import Receiver, echo_challenge
+from wire.ids import id_time
 from wire.signature import verify
 
 SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
@@ -132,3 +134,47 @@ def test_a_schedule_is_kept_as_over_the_api(operator: Operator) -> None:
     for given, kept in {"fast": "fast", "1m, 5m": "1m,5m", "": "[]"}.items():
         added = operator.endpoint("http://127.0.0.1:9000/", "--schedule", given)
         assert added["schedule"] == kept
+
+
+def test_redeliver_refuses_an_event_without_a_body(operator: Operator) -> None:
+    operator.endpoint()
+    published = operator.publish()
+    (delivery_id,) = published["deliveries"]
+    operator.run("deliveries", "cancel", delivery_id)
+    with operator.engine.begin() as connection:
+        assert events.delete_body(connection, published["id"])
+    assert "body of this event was deleted" in operator.error(
+        "deliveries", "redeliver", delivery_id
+    )
+    assert operator.json("deliveries", "show", delivery_id)["status"] == "cancelled"
+
+
+def test_the_replay_window_begins_when_a_receiver_can_have_seen_it(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.endpoint()
+    published = operator.publish()
+    (delivery_id,) = published["deliveries"]
+    operator.run("deliveries", "cancel", delivery_id)
+    monkeypatch.setenv("SUREHOOK_REPLAY_WINDOW", "0.000001")
+    assert "replay_window" in operator.error("deliveries", "redeliver", delivery_id)
+    tomorrow = id_time(published["id"]) + timedelta(days=1)
+    with operator.engine.begin() as connection:
+        connection.execute(update(tables.events).values(deliver_at=tomorrow))
+    operator.run("deliveries", "redeliver", delivery_id)
+
+
+def test_the_audit_log_names_the_tenant_of_a_key(operator: Operator) -> None:
+    token = operator.json("keys", "portal", "acme")["id"]
+    key = operator.json("keys", "create", "--scope", "tenant", "--tenant", "acme")["id"]
+    operator.run("keys", "revoke", token)
+    operator.run("keys", "revoke", key)
+    with operator.engine.begin() as connection:
+        log = tables.audit_log.c
+        entries = connection.execute(select(log.action, log.target, log.tenant_id)).all()
+    assert {tuple(entry) for entry in entries} == {
+        ("portal_token.created", token, "acme"),
+        ("key.revoked", token, "acme"),
+        ("key.created", key, "acme"),
+        ("key.revoked", key, "acme"),
+    }
