@@ -24,7 +24,10 @@ from delivery_service.settings import Settings
 from delivery_service.store import bulk, narrowing, operations, tenants
 from delivery_service.store.bulk import Filter
 from delivery_service.store.database import Database
-from wire.envelope import check_event_size
+from sender.publish import check_tenant
+from wire.envelope import check_event_size, check_event_type
+from wire.errors import SurehookError
+from wire.ids import ENDPOINT, parse_id
 from wire.rawjson import RawJson
 
 Since = Annotated[
@@ -272,9 +275,23 @@ class _helping:  # noqa: N801 - used like a function
             await self._task
 
 
+_CHECKS: dict[str, Callable[[str], str | None]] = {
+    "tenant": check_tenant,
+    "endpoint": lambda value: parse_id(value, ENDPOINT),
+    "event_type": check_event_type,
+}
+
+
 def _filter(since: str, until: str | None, **equal: str | None) -> Filter:
     start = moment_of("since", since)
     assert start is not None  # noqa: S101 - it is required
+    # A mistyped one would be matched by nothing, which looks like there being nothing to do.
+    for name, check in _CHECKS.items():
+        if (value := equal[name]) is not None:
+            try:
+                check(value)
+            except SurehookError as error:
+                raise CommandError(f"{name}: {error}") from None
     where = Filter(since=start, until=moment_of("until", until), **equal)
     if where.until is not None and where.until <= where.since:
         raise CommandError("until must be later than since")

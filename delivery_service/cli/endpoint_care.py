@@ -21,6 +21,7 @@ from delivery_service.settings import Settings
 from delivery_service.store import activity, deliveries, endpoints
 from delivery_service.store.database import Database
 from wire.errors import SurehookError
+from wire.rawjson import RawJson
 
 if TYPE_CHECKING:
     from delivery_service.api.callers import Caller
@@ -183,7 +184,9 @@ def rotate(
 
 def send_test(
     endpoint_id: Id,
-    data: Annotated[str, typer.Option(help="JSON that is sent as the event's data.")] = "{}",
+    data: Annotated[
+        str, typer.Option(help="JSON that is sent as the event's data, exactly as given.")
+    ] = "{}",
     as_json: AsJson = False,
 ) -> None:
     """Send an endpoint one signed request of type `surehook.test`, and show what came back.
@@ -196,15 +199,12 @@ def send_test(
     from delivery_service.bootstrap import build  # noqa: PLC0415
     from delivery_service.cli.trial import Trial, try_endpoint  # noqa: PLC0415
 
-    try:
-        parsed = json.loads(data)
-    except ValueError as error:
-        raise CommandError(f"data: not JSON: {error}") from None
+    content = RawJson(data)
 
     async def work(_database: Database, settings: Settings) -> Trial:
         service = build(settings)
         try:
-            return await try_endpoint(service, endpoint_id, parsed)
+            return await try_endpoint(service, endpoint_id, content)
         finally:
             await service.close()
 
