@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from delivery_service.api.context import Context
+
 USER_AGENT = f"surehook/{VERSION}"
 
 
@@ -104,7 +106,13 @@ class Service:
         """Make the API. ``on_publish`` is called after each publish has been committed."""
         from delivery_service.api.app import create_app  # noqa: PLC0415 - workers need no FastAPI
 
-        return create_app(
+        return create_app(self.context(on_publish))
+
+    def context(self, on_publish: Callable[[], None] | None = None) -> Context:
+        """Make what the API's operations work with. ``on_publish`` is as for `api`."""
+        from delivery_service.api.context import Context  # noqa: PLC0415 - workers need no FastAPI
+
+        return Context(
             settings=self.settings,
             database=self.database,
             sealer=self.sealer,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -30,12 +29,6 @@ from delivery_service.api import (
 )
 from delivery_service.api.boundary import Boundary
 from delivery_service.api.context import Context
-from delivery_service.clock import Clock
-from delivery_service.metrics import Metrics
-from delivery_service.net.transport import Transport
-from delivery_service.sealing import Sealer
-from delivery_service.settings import Settings
-from delivery_service.store.database import Database
 from wire.version import VERSION
 
 ENVELOPE_ALLOWANCE = 16 * 1024
@@ -54,21 +47,8 @@ Errors are RFC 9457 problem documents.
 """
 
 
-def create_app(
-    *,
-    settings: Settings,
-    database: Database,
-    sealer: Sealer,
-    clock: Clock,
-    metrics: Metrics,
-    transport: Callable[[], Transport],
-    on_publish: Callable[[], None] | None = None,
-) -> FastAPI:
-    """Make the API. ``on_publish`` is called after each commit that made a delivery due;
-    ``transport`` makes what the API sends to receivers through.
-
-    The caller opens and closes the database.
-    """
+def create_app(context: Context) -> FastAPI:
+    """Make the API. The caller opens and closes the database."""
     app = FastAPI(
         title="Surehook",
         version=VERSION,
@@ -79,9 +59,9 @@ def create_app(
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
     )
-    app.state.surehook = Context(settings, database, sealer, clock, transport, on_publish, metrics)
+    app.state.surehook = context
     problems.install(app)
-    limit = settings.max_body_bytes + ENVELOPE_ALLOWANCE
+    limit = context.settings.max_body_bytes + ENVELOPE_ALLOWANCE
     app.add_middleware(Boundary, max_body_bytes=limit, larger={BATCH_PATH: max(limit, BATCH_BYTES)})
     for routes in (
         # First, because routes are tried in their order.

@@ -28,16 +28,35 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
+    """What the data of one event type must be like, and whether it is refused if it is not."""
+
     validator: Draft202012Validator
     refuses: bool
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Rule:
+        """Make the rule of an event type that is validated, from its row."""
+        # A registry of its own retrieves nothing: a schema must not make the service fetch URLs.
+        validator = Draft202012Validator(row["schema"], registry=Registry())
+        return cls(validator, row["validation"] == "refuse")
+
+    def check(self, data: RawJson, at: str) -> list[str]:
+        """Return warnings about data that does not fit, or raise the problem 422.
+
+        ``at`` is the JSON pointer to the data.
+        """
+        faults = _faults(self.validator, data, at)
+        if faults and self.refuses:
+            raise invalid_request(faults)
+        return [f"{fault['pointer']}: {fault['detail']}" for fault in faults]
 
 
 class Catalogue:
     """The schemas that data is validated by, kept in memory for a moment."""
 
     def __init__(self) -> None:
-        self._rules: Mapping[str, _Rule] = {}
+        self._rules: Mapping[str, Rule] = {}
         self._read_at: float | None = None
 
     def forget(self) -> None:
@@ -45,37 +64,14 @@ class Catalogue:
         self._read_at = None
 
     async def check(self, context: Context, event_type: str, data: RawJson, at: str) -> list[str]:
-        """Return warnings about data that does not fit, or raise the problem 422.
-
-        ``at`` is the JSON pointer to the data.
-        """
+        """Return warnings about data of a type, or raise the problem 422: see `Rule.check`."""
         moment = context.clock.monotonic()
         if self._read_at is None or not 0 <= moment - self._read_at < KEPT_FOR:
             rows = await context.read(event_types.validated)
-            self._rules = {row["name"]: _rule(row) for row in rows}
+            self._rules = {row["name"]: Rule.of(row) for row in rows}
             self._read_at = moment
         rule = self._rules.get(event_type)
-        if rule is None:
-            return []
-        faults = _faults(rule.validator, data, at)
-        if faults and rule.refuses:
-            raise invalid_request(faults)
-        return [f"{fault['pointer']}: {fault['detail']}" for fault in faults]
-
-
-def faults_by(schema: Mapping[str, Any], data: RawJson, at: str) -> list[dict[str, str]]:
-    """Return what is wrong with data by a schema of the catalogue, each with a pointer from ``at``
-    on and a detail."""
-    return _faults(_validator(schema), data, at)
-
-
-def _rule(row: Mapping[str, Any]) -> _Rule:
-    return _Rule(_validator(row["schema"]), row["validation"] == "refuse")
-
-
-def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    # A registry of its own retrieves nothing: a schema must not make the service fetch URLs.
-    return Draft202012Validator(schema, registry=Registry())
+        return [] if rule is None else rule.check(data, at)
 
 
 def _faults(validator: Draft202012Validator, data: RawJson, at: str) -> list[dict[str, str]]:

@@ -38,8 +38,8 @@ _AWAY = ("08", "57P", "53300")
 @dataclass(frozen=True)
 class Context:
     """The parts of the service that operations use. ``on_publish`` pokes the worker of this
-    process, if there is one, after a commit that made something due. ``transport`` makes one, which
-    whoever asked for it closes."""
+    process, if there is one, after a commit that made something due. ``transport`` makes one to
+    send to receivers through, which whoever asked for it closes."""
 
     settings: Settings
     database: Database

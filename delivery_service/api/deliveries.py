@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import Path, Query
@@ -92,16 +93,26 @@ async def redeliver(context: Here, caller: Editor, delivery_id: DeliveryId) -> D
 
 def _redeliver(connection: Connection, context: Context, caller: Caller, delivery_id: str) -> Row:
     row = _fetch(connection, caller, delivery_id)
+    send_again(connection, row, context.settings.replay_window, context.now)
+    return _noted(connection, context, caller, "delivery.redelivered", delivery_id, row)
+
+
+def send_again(
+    connection: Connection, row: Row, window: timedelta, now: datetime | None = None
+) -> None:
+    """Make a delivery due at once, or raise the problem 409 that says why it can't be.
+
+    ``window`` is the replay window.
+    """
     _check_endpoint(connection, row["endpoint_id"])
     if row["status"] == deliveries.PENDING:
-        if not deliveries.retry_now(connection, delivery_id, context.now):
+        if not deliveries.retry_now(connection, row["id"], now):
             raise conflict("in-flight", "This delivery is being sent just now.")
     else:
         event = _check_body(connection, row)
-        _check_replay_window(connection, context, row, event)
-        if not deliveries.redeliver(connection, [delivery_id], context.now):
+        _check_replay_window(connection, row, event, window, now)
+        if not deliveries.redeliver(connection, [row["id"]], now):
             raise conflict("in-flight", "This delivery was taken up just now.")
-    return _noted(connection, context, caller, "delivery.redelivered", delivery_id, row)
 
 
 def _check_endpoint(connection: Connection, endpoint_id: str) -> None:
@@ -121,11 +132,12 @@ def _check_body(connection: Connection, row: Row) -> Row:
     return event
 
 
-def _check_replay_window(connection: Connection, context: Context, row: Row, event: Row) -> None:
-    window = context.settings.replay_window
+def _check_replay_window(
+    connection: Connection, row: Row, event: Row, window: timedelta, now: datetime | None
+) -> None:
     # What was published for later can't have been seen by a receiver before.
     start = max(row["created_at"], event["deliver_at"] or row["created_at"])
-    if workers.time(connection, context.now) - start > window:
+    if workers.time(connection, now) - start > window:
         raise conflict(
             "replay-window-over",
             f"This delivery is older than the setting replay_window ({window}); receivers may have"

@@ -16,6 +16,7 @@ from delivery_service.api.signing import opened_secrets
 from delivery_service.net.guard import BlockedUrl, check_url
 from delivery_service.net.rules import guard_policy
 from delivery_service.net.tls import TlsSettings, TlsSettingsError, build_context
+from delivery_service.settings import Settings
 from delivery_service.store import endpoints, tenants
 from wire.custom_headers import check_custom_headers
 from wire.errors import HeaderError
@@ -84,9 +85,9 @@ def check_one_authorization(context: Context, values: Mapping[str, Any]) -> None
         raise invalid("#/headers", "Authorization is given by the member authentication already")
 
 
-def check_proven(context: Context, row: Mapping[str, Any]) -> None:
+def check_proven(settings: Settings, row: Mapping[str, Any]) -> None:
     """Raise the problem 409 if an endpoint must prove its ownership before it is enabled."""
-    if context.settings.require_ownership_proof and row["verified_at"] is None:
+    if settings.require_ownership_proof and row["verified_at"] is None:
         raise conflict(
             "ownership-unproven",
             "The receiver must prove first that it wants what is sent to this URL; call verify.",

@@ -143,7 +143,7 @@ async def enable_endpoint(context: Here, caller: Editor, endpoint_id: EndpointId
         row = fetch(connection, caller, endpoint_id)
         if caller.is_tenant and row["disabled_reason"] == "operator":
             raise conflict("disabled-by-operator", "Only the platform can enable this endpoint.")
-        check_proven(context, row)
+        check_proven(context.settings, row)
         endpoints.enable(connection, endpoint_id, context.now)
         return _noted(connection, context, caller, "endpoint.enabled", endpoint_id, row)
 

@@ -73,7 +73,7 @@ async def rotate_secret(
             raise conflict(
                 "too-many-secrets",
                 f"{MAX_ACTIVE} secrets sign already; wait for one to expire, or end the older ones"
-                " with overlap_seconds 0.",
+                " with an overlap of 0.",
             )
         check_signable(connection, context, row, [secret])
         sealed = context.sealer.seal(secret.reveal())

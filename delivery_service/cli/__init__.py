@@ -70,6 +70,7 @@ for command in (
 for name, care in {
     "show": endpoint_care.show,
     "enable": endpoint_care.enable,
+    "verify": endpoint_care.verify,
     "disable": endpoint_care.disable,
     "rotate": endpoint_care.rotate,
     "test": endpoint_care.send_test,

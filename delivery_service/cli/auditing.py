@@ -23,7 +23,7 @@ def note(
     """Add an entry, in the transaction of the change; the values must hold no secret."""
     audit.add(
         connection,
-        actor=_actor(),
+        actor=actor(),
         action=action,
         target=target,
         tenant_id=tenant_id,
@@ -32,7 +32,8 @@ def note(
     )
 
 
-def _actor() -> str:
+def actor() -> str:
+    """Return the name under which the audit log knows whoever is at the command line."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a container's user need not have a name

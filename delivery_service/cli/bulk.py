@@ -18,12 +18,16 @@ from delivery_service.cli.lengths import moment_of
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.operations import get_operation, note_operation, print_operation, watch
 from delivery_service.cli.output import AsJson
+from delivery_service.cli.through_api import check_by_catalogue
 from delivery_service.policy.outcome import OutcomeKind
 from delivery_service.settings import Settings
-from delivery_service.store import bulk, event_types, narrowing, operations, tenants
+from delivery_service.store import bulk, narrowing, operations, tenants
 from delivery_service.store.bulk import Filter
 from delivery_service.store.database import Database
-from wire.envelope import check_event_size
+from sender.publish import check_tenant
+from wire.envelope import check_event_size, check_event_type
+from wire.errors import SurehookError
+from wire.ids import ENDPOINT, parse_id
 from wire.rawjson import RawJson
 
 Since = Annotated[
@@ -191,19 +195,7 @@ async def _check_event(
 ) -> None:
     """Refuse what could not be published, or is not as the catalogue has it: for all tenants."""
     check_event_size(event_type, data, settings.max_body_bytes)
-    rules = await database.read(event_types.validated)
-    rule = next((row for row in rules if row["name"] == event_type), None)
-    if rule is None:
-        return
-    from delivery_service.api.catalogue import faults_by  # noqa: PLC0415 - others need no FastAPI
-
-    faults = [
-        f"{each['pointer']}: {each['detail']}" for each in faults_by(rule["schema"], data, "data")
-    ]
-    if faults and rule["validation"] == "refuse":
-        raise CommandError(faults[0])
-    for fault in faults:
-        typer.echo(f"surehook: {fault}", err=True)
+    await check_by_catalogue(database, event_type, data)
 
 
 def _on_deliveries(kind: bulk.Kind, where: Filter, running: _Running) -> None:
@@ -283,9 +275,23 @@ class _helping:  # noqa: N801 - used like a function
             await self._task
 
 
+_CHECKS: dict[str, Callable[[str], str | None]] = {
+    "tenant": check_tenant,
+    "endpoint": lambda value: parse_id(value, ENDPOINT),
+    "event_type": check_event_type,
+}
+
+
 def _filter(since: str, until: str | None, **equal: str | None) -> Filter:
     start = moment_of("since", since)
     assert start is not None  # noqa: S101 - it is required
+    # A mistyped one would be matched by nothing, which looks like there being nothing to do.
+    for name, check in _CHECKS.items():
+        if (value := equal[name]) is not None:
+            try:
+                check(value)
+            except SurehookError as error:
+                raise CommandError(f"{name}: {error}") from None
     where = Filter(since=start, until=moment_of("until", until), **equal)
     if where.until is not None and where.until <= where.since:
         raise CommandError("until must be later than since")

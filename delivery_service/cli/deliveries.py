@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +15,11 @@ from delivery_service.cli.lengths import moment_of
 from delivery_service.cli.narrowing import with_narrowing
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
+from delivery_service.cli.through_api import refused_like_the_api
 from delivery_service.settings import Settings
-from delivery_service.store import attempts, deliveries, events
+from delivery_service.store import attempts, deliveries, endpoints, events
 from delivery_service.store.database import Database
 from delivery_service.store.narrowing import Narrow, Status
-from wire.ids import id_time
 
 app = typer.Typer(help="Deliveries: one event to one endpoint.", no_args_is_help=True)
 
@@ -156,18 +156,14 @@ def _note(connection: Connection, action: str, delivery: dict[str, Any], status_
 
 
 def _redeliver(connection: Connection, delivery_ids: list[str], window: timedelta) -> None:
-    for delivery_id in dict.fromkeys(delivery_ids):
-        delivery = _get(connection, delivery_id)
-        if datetime.now(UTC) - id_time(delivery["event_id"]) > window:
-            raise CommandError(
-                f"{delivery_id}: its event is older than replay_window ({window}), so receivers"
-                " may have forgotten its id and take a repeat for something new"
-            )
-        if delivery["status"] == deliveries.PENDING:
-            if not deliveries.retry_now(connection, delivery_id):
-                raise CommandError(f"{delivery_id} is being sent at this moment")
-        elif not deliveries.redeliver(connection, [delivery_id]):
-            raise CommandError(f"{delivery_id}: its endpoint is disabled or deleted")
+    from delivery_service.api.deliveries import send_again  # noqa: PLC0415 - brings FastAPI
+
+    found = [_get(connection, delivery_id) for delivery_id in dict.fromkeys(delivery_ids)]
+    # All endpoints come before the first row of the queue, as everywhere, so nobody deadlocks.
+    endpoints.lock_health(connection, list({delivery["endpoint_id"] for delivery in found}))
+    for delivery in found:
+        with refused_like_the_api(delivery["id"]):
+            send_again(connection, delivery, window)
         _note(connection, "delivery.redelivered", delivery, "pending")
 
 

@@ -1,32 +1,37 @@
-"""`surehook endpoint show|enable|disable|rotate|test`: one endpoint that needs looking after."""
+"""`surehook endpoint show`, `enable`, `verify`, `disable`, `rotate` and `test`: care of one."""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
-from typing import Annotated, Any, Literal
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from sqlalchemy import Connection
 
 from delivery_service.cli.auditing import note
-from delivery_service.cli.endpoints import check_signable, chosen_secret, shown_endpoint
+from delivery_service.cli.endpoints import shown_endpoint
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.lengths import length_of
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, print_fields, print_json, print_rows
+from delivery_service.cli.through_api import in_api, refused_like_the_api
 from delivery_service.sealing import Sealer, sealer_for
 from delivery_service.settings import Settings
 from delivery_service.store import activity, deliveries, endpoints
 from delivery_service.store.database import Database
 from wire.errors import SurehookError
-from wire.secrets import Secret, generate_secret, parse_secret
+from wire.rawjson import RawJson
+
+if TYPE_CHECKING:
+    from delivery_service.api.callers import Caller
+    from delivery_service.api.context import Context
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="ep_…")]
 
 MOST_COUNTED = 10_000
 RECENT = ("id", "event_type", "status", "attempts", "due_at", "reason")
-LONGEST_OVERLAP = timedelta(days=30)
+PROVEN = ("id", "url", "status", "disabled_reason", "verified_at")
 
 
 def show(endpoint_id: Id, as_json: AsJson = False) -> None:
@@ -85,16 +90,40 @@ def _kind(sealer: Sealer, ciphertext: bytes) -> str:
 
 
 def enable(endpoint_id: Id) -> None:
-    """Enable an endpoint and close its circuit. What was skipped meanwhile can be redelivered."""
+    """Enable an endpoint and close its circuit. What was skipped meanwhile can be redelivered.
 
-    def work(connection: Connection) -> None:
+    With the setting `require_ownership_proof`, only after `endpoint verify`.
+    """
+    from delivery_service.api.endpoint_rules import check_proven  # noqa: PLC0415 - brings FastAPI
+
+    def work(connection: Connection, settings: Settings) -> None:
         endpoints.lock_health(connection, [endpoint_id])
         before = _get(connection, endpoint_id)
+        with refused_like_the_api(endpoint_id):
+            check_proven(settings, before)
         endpoints.enable(connection, endpoint_id)
         _note(connection, "endpoint.enabled", before)
 
-    in_database(lambda database, _: database.write(work))
+    in_database(lambda database, settings: database.write(work, settings))
     typer.echo(f"{endpoint_id} is enabled, its circuit is closed.")
+
+
+def verify(endpoint_id: Id, as_json: AsJson = False) -> None:
+    """Let the receiver prove that it wants what is sent to this URL, with one signed challenge.
+
+    It must answer an event of type `surehook.challenge` with 2xx and `data.challenge` as the body.
+    That enables an endpoint that was disabled as `unverified`.
+    """
+    from delivery_service.api.ownership import verify_endpoint  # noqa: PLC0415 - brings FastAPI
+
+    proven = in_api(
+        lambda context, caller: verify_endpoint(context, caller, endpoint_id), endpoint_id
+    )
+    shown = {name: getattr(proven, name) for name in PROVEN}
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields((name, value) for name, value in shown.items() if value is not None)
 
 
 def disable(endpoint_id: Id) -> None:
@@ -130,50 +159,34 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Give an endpoint a new secret, shown once; older ones sign on beside it for the overlap."""
-    chosen = chosen_secret(secret if secret is not None else generate_secret(kind))
+    from delivery_service.api.schemas.endpoints import (  # noqa: PLC0415 - brings FastAPI
+        RotatedSecret,
+        Rotation,
+    )
+    from delivery_service.api.secrets import rotate_secret  # noqa: PLC0415 - brings FastAPI
 
-    async def work(database: Database, settings: Settings) -> timedelta:
-        span = settings.secret_overlap if overlap is None else length_of("overlap", overlap)
-        if span > LONGEST_OVERLAP:
-            raise CommandError(f"overlap: at most {LONGEST_OVERLAP.days}d")
-        await database.write(_rotate, endpoint_id, chosen, span, settings)
-        return span
+    given: dict[str, Any] = {"secret": secret, "secret_kind": kind}
+    if overlap is not None:
+        given["overlap_seconds"] = ceil(length_of("overlap", overlap).total_seconds())
 
-    span = in_database(work)
-    shown: dict[str, Any] = {"id": endpoint_id, "secret": chosen.reveal()}
-    shown["overlap_seconds"] = int(span.total_seconds())
+    async def work(context: Context, caller: Caller) -> RotatedSecret:
+        body = Rotation.model_validate(given)
+        return await rotate_secret(context, caller, endpoint_id, body)
+
+    rotated = in_api(work, endpoint_id)
+    shown = {"id": endpoint_id, **rotated.model_dump()}
     if as_json:
         print_json(shown)
     else:
-        print_fields(shown.items())
+        print_fields((name, value) for name, value in shown.items() if value is not None)
         typer.echo("Keep the secret for the receiver: it is not shown again.", err=True)
-
-
-def _rotate(
-    connection: Connection, endpoint_id: str, secret: Secret, overlap: timedelta, settings: Settings
-) -> None:
-    # FastAPI comes with it, which the other commands start faster without.
-    from delivery_service.api.secrets import MAX_ACTIVE  # noqa: PLC0415
-
-    sealer = sealer_for(settings)
-    endpoints.lock_health(connection, [endpoint_id])
-    row = _get(connection, endpoint_id)
-    rows = endpoints.active_secrets(connection, [endpoint_id])[endpoint_id]
-    if secret in [parse_secret(sealer.open(each["ciphertext"])) for each in rows]:
-        raise CommandError("secret: it signs already; rotate to another one")
-    if overlap and len(rows) >= MAX_ACTIVE:
-        raise CommandError(
-            f"overlap: {MAX_ACTIVE} secrets sign already; wait for one to expire, or end the older"
-            " ones with --overlap 0s"
-        )
-    check_signable(connection, row, secret, settings)
-    endpoints.rotate_secret(connection, endpoint_id, sealer.seal(secret.reveal()), overlap)
-    note(connection, "secret.rotated", endpoint_id, tenant_id=row["tenant_id"])
 
 
 def send_test(
     endpoint_id: Id,
-    data: Annotated[str, typer.Option(help="JSON that is sent as the event's data.")] = "{}",
+    data: Annotated[
+        str, typer.Option(help="JSON that is sent as the event's data, exactly as given.")
+    ] = "{}",
     as_json: AsJson = False,
 ) -> None:
     """Send an endpoint one signed request of type `surehook.test`, and show what came back.
@@ -186,15 +199,12 @@ def send_test(
     from delivery_service.bootstrap import build  # noqa: PLC0415
     from delivery_service.cli.trial import Trial, try_endpoint  # noqa: PLC0415
 
-    try:
-        parsed = json.loads(data)
-    except ValueError as error:
-        raise CommandError(f"data: not JSON: {error}") from None
+    content = RawJson(data)
 
     async def work(_database: Database, settings: Settings) -> Trial:
         service = build(settings)
         try:
-            return await try_endpoint(service, endpoint_id, parsed)
+            return await try_endpoint(service, endpoint_id, content)
         finally:
             await service.close()
 

@@ -11,6 +11,7 @@ import typer
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, print_fields, print_json
+from delivery_service.cli.through_api import check_by_catalogue
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
 from sender.publish import Published
@@ -35,7 +36,10 @@ def publish(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish an event to every endpoint of the tenant that it matches."""
+    """Publish an event to every endpoint of the tenant that it matches.
+
+    Data that does not fit its event type in the catalogue is refused or warned of, as over HTTP.
+    """
     if (data is None) == (body is None):
         raise CommandError("give either --data or --body")
     given: dict[str, Any] = {"tenant": tenant, "type": type_, "idempotency_key": idempotency_key}
@@ -44,17 +48,21 @@ def publish(
     else:
         given["data"] = RawJson(data_of(data or ""))
 
-    async def work(database: Database, settings: Settings) -> Published:
-        return await database.write(publish_event, **given, max_body_bytes=settings.max_body_bytes)
+    async def work(database: Database, settings: Settings) -> tuple[Published, list[str]]:
+        warnings = []
+        if body is None:
+            warnings = await check_by_catalogue(database, type_, given["data"])
+        limit = settings.max_body_bytes
+        return await database.write(publish_event, **given, max_body_bytes=limit), warnings
 
-    published = in_database(work)
-    shown = {
+    published, warnings = in_database(work)
+    shown: dict[str, Any] = {
         "id": published.event_id,
         "deliveries": list(published.delivery_ids),
         "duplicate": published.duplicate,
     }
     if as_json:
-        print_json(shown)
+        print_json({**shown, "warnings": warnings} if warnings else shown)
     else:
         print_fields(shown.items())
 

@@ -98,9 +98,10 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")])
     """Revoke an API key or portal token for good; the API refuses it within 2 seconds."""
 
     def work(connection: Connection) -> bool:
-        revoked = keys.revoke(connection, key_id)
-        if revoked:
-            note(connection, "key.revoked", key_id, tenant_id=None)
+        row = keys.get(connection, key_id)
+        revoked = row is not None and keys.revoke(connection, key_id)
+        if row is not None and revoked:
+            note(connection, "key.revoked", key_id, tenant_id=row["tenant_id"])
         return revoked
 
     if not in_database(lambda database, _: database.write(work)):
@@ -121,11 +122,13 @@ def portal(
     as_json: AsJson = False,
 ) -> None:
     """Make a short-lived token for the portal of one tenant."""
-    new, expires_at = in_database(
-        lambda database, _: database.write(
-            keys.create_portal_token, tenant, timedelta(minutes=minutes)
-        )
-    )
+
+    def work(connection: Connection) -> tuple[keys.NewKey, datetime]:
+        new, expires_at = keys.create_portal_token(connection, tenant, timedelta(minutes=minutes))
+        note(connection, "portal_token.created", new.id, tenant_id=tenant)
+        return new, expires_at
+
+    new, expires_at = in_database(lambda database, _: database.write(work))
     shown = {"id": new.id, "token": new.key, "tenant": tenant, "expires_at": expires_at}
     if as_json:
         print_json(shown)

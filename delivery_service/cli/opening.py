@@ -26,9 +26,14 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        raise SettingsError("; ".join(_fault(fault) for fault in error.errors())) from None
+        raise SettingsError(faults_of(error)) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{config_file()}: {error}") from None
+
+
+def faults_of(error: ValidationError) -> str:
+    """Return what is wrong, each with its name, but without its value: that may be a secret."""
+    return "; ".join(_fault(fault) for fault in error.errors())
 
 
 def _fault(fault: Any) -> str:

@@ -59,11 +59,14 @@ def page(
     return [row._asdict() for row in connection.execute(query)]
 
 
-def validated(connection: Connection) -> list[dict[str, Any]]:
-    """Return name, schema and validation of the types whose data is validated."""
-    found = connection.execute(
-        select(event_types.c.name, event_types.c.schema, event_types.c.validation).where(
-            event_types.c.validation != "off", event_types.c.schema.is_not(None)
-        )
+def validated(connection: Connection, name: str | None = None) -> list[dict[str, Any]]:
+    """Return name, schema and validation of the types whose data is validated, archived ones too.
+
+    ``name``: only of that one.
+    """
+    query = select(event_types.c.name, event_types.c.schema, event_types.c.validation).where(
+        event_types.c.validation != "off", event_types.c.schema.is_not(None)
     )
-    return [row._asdict() for row in found]
+    if name is not None:
+        query = query.where(event_types.c.name == name)
+    return [row._asdict() for row in connection.execute(query)]

@@ -342,12 +342,12 @@ def test_redeliver(migrated: Run, settings: Settings) -> None:
     migrated("deliveries", "redeliver", delivery_id)
     assert database(settings, is_due)
     database(settings, lease)
-    assert "at this moment" in error_line(
+    assert "being sent just now" in error_line(
         migrated("deliveries", "redeliver", delivery_id, status=2)
     )
     database(settings, endpoints.disable, endpoint["id"], "operator")
     failed = migrated("deliveries", "redeliver", delivery_id, status=2)
-    assert "disabled or deleted" in error_line(failed)
+    assert "endpoint is disabled" in error_line(failed)
     database(settings, endpoints.enable, endpoint["id"])
     migrated("deliveries", "redeliver", delivery_id)
     assert database(settings, is_due)
@@ -359,10 +359,23 @@ def test_redeliver_is_all_or_nothing_and_keeps_to_the_replay_window(
     migrated: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_endpoint(migrated)
-    delivery_id = publish(migrated)["deliveries"][0]
+    cancelled, pending = (publish(migrated)["deliveries"][0] for _ in range(2))
+    migrated("deliveries", "cancel", cancelled)
     monkeypatch.setenv("SUREHOOK_REPLAY_WINDOW", "0.000001")
-    failed = migrated("deliveries", "redeliver", delivery_id, status=2)
+
+    def postpone(connection: Connection) -> None:
+        connection.execute(queue.update().values(due_at=later(3600)))
+
+    def is_due(connection: Connection) -> bool:
+        return bool(connection.scalar(select(queue.c.due_at <= later())))
+
+    database(settings, postpone)
+    failed = migrated("deliveries", "redeliver", pending, cancelled, status=2)
     assert "replay_window" in error_line(failed)
+    assert not database(settings, is_due)
+    # What waits for an attempt anyway is no replay.
+    migrated("deliveries", "redeliver", pending)
+    assert database(settings, is_due)
 
 
 @pytest.mark.parametrize(

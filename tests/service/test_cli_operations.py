@@ -100,12 +100,45 @@ def test_a_key_starts_one_operation(migrated: Run, skipped: list[str]) -> None:
     assert "idempotency_key" in error_line(migrated(*command[:-2], "", status=2))
 
 
+def test_a_key_cancels_once(migrated: Run) -> None:
+    add_endpoint(migrated)
+    first_id = publish(migrated)["deliveries"][0]
+    command = ("cancel", "--since", "2026-01-01T00:00:00Z", "--idempotency-key", "k", "--json")
+    first = json.loads(migrated(*command).stdout)
+    assert (first["done"], first["idempotency_key"]) == (1, "k")
+    # What has become pending since then is not what the key was given for.
+    later_id = publish(migrated)["deliveries"][0]
+    assert json.loads(migrated(*command).stdout) == first
+    assert (listed(migrated, "cancelled"), listed(migrated, "pending")) == ({first_id}, {later_id})
+    assert first["id"] in error_line(migrated(*command, "--type", "invoice.paid", status=2))
+    recover = ("recover", *command[1:])
+    assert first["id"] in error_line(migrated(*recover, status=2))
+    found = json.loads(migrated("operations", "list", "--json").stdout)
+    assert [row["id"] for row in found] == [first["id"]]
+
+
+def test_a_key_broadcasts_once(migrated: Run) -> None:
+    add_endpoint(migrated)
+    what = ("broadcast", "--type", "terms.changed", "--idempotency-key", "k", "--json")
+    first = json.loads(migrated(*what, "--data", '{"version": 2}').stdout)
+    assert (first["done"], first["idempotency_key"]) == (1, "k")
+    assert json.loads(migrated(*what, "--data", '{"version": 2}').stdout) == first
+    assert len(listed(migrated, "pending")) == 1
+    assert first["id"] in error_line(migrated(*what, "--data", '{"version": 3}', status=2))
+    other = (*what, "--type", "terms.noted", "--data", '{"version": 2}')
+    assert first["id"] in error_line(migrated(*other, status=2))
+    assert len(listed(migrated, "pending")) == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("recover", "--since", "soon"),
         ("recover", "--since", "1m,2m"),
         ("recover", "--since", "1h", "--until", "2h"),
+        ("recover", "--since", "1h", "--endpoint", "dlv_01HZ0000000000000000000000"),
+        ("replay", "--since", "1h", "--type", "invoice paid"),
+        ("cancel", "--since", "1h", "--tenant", ""),
         ("operations", "show", "op_01HZ0000000000000000000000"),
         ("operations", "cancel", "op_01HZ0000000000000000000000"),
     ],

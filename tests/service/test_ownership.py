@@ -10,7 +10,7 @@ import pytest
 
 from delivery_service.bootstrap import make_transport
 from tests.service.caller import Api
-from tests.support.receiver import Answer, Received, Receiver
+from tests.support.receiver import Answer, Received, Receiver, challenge_of, echo_challenge
 from wire import verify
 from wire.envelope import parse_timestamp
 
@@ -20,21 +20,12 @@ def options() -> dict[str, object]:
     return {"require_ownership_proof": True, "allow_private_networks": True}
 
 
-def _challenge(request: Received) -> str:
-    text: str = json.loads(request.body)["data"]["challenge"]
-    return text
-
-
-def _as_text(request: Received) -> Answer:
-    return Answer(body=f" {_challenge(request)}\n".encode())
-
-
 def _as_member(request: Received) -> Answer:
-    return Answer(body=json.dumps({"challenge": _challenge(request)}).encode())
+    return Answer(body=json.dumps({"challenge": challenge_of(request)}).encode())
 
 
 def _as_json_text(request: Received) -> Answer:
-    return Answer(201, body=json.dumps(_challenge(request)).encode())
+    return Answer(201, body=json.dumps(challenge_of(request)).encode())
 
 
 async def _made(api: Api, receiver: Receiver, **members: Any) -> tuple[dict[str, Any], str]:
@@ -42,7 +33,7 @@ async def _made(api: Api, receiver: Receiver, **members: Any) -> tuple[dict[str,
     return made, f"/v1/endpoints/{made['id']}"
 
 
-@pytest.mark.parametrize("answer", [_as_text, _as_member, _as_json_text])
+@pytest.mark.parametrize("answer", [echo_challenge, _as_member, _as_json_text])
 async def test_an_endpoint_is_enabled_by_its_receiver(
     api: Api, receiver: Receiver, answer: Any
 ) -> None:
@@ -81,11 +72,11 @@ async def test_an_endpoint_is_enabled_by_its_receiver(
         Answer(200, body=b"[" * 3000),
         Answer(200, body=b'{"challenge": 1}'),
         lambda request: Answer(200, body=request.body),  # whoever echoes all proves nothing
-        lambda request: Answer(400, body=_challenge(request).encode()),
+        lambda request: Answer(400, body=challenge_of(request).encode()),
         lambda request: Answer(
-            302, body=_challenge(request).encode(), headers=(("location", "/other"),)
+            302, body=challenge_of(request).encode(), headers=(("location", "/other"),)
         ),
-        lambda request: Answer(200, body=_challenge(request)[:-1].encode()),
+        lambda request: Answer(200, body=challenge_of(request)[:-1].encode()),
         Answer(raw=b""),
     ],
 )
@@ -106,13 +97,13 @@ async def test_each_challenge_is_another(sqlite_api: Api, receiver: Receiver) ->
     _endpoint, path = await _made(sqlite_api, receiver)
     for _ in range(2):
         await sqlite_api.problem(409, "POST", f"{path}/verify")
-    first, second = (_challenge(request) for request in receiver.requests)
+    first, second = (challenge_of(request) for request in receiver.requests)
     assert first != second
     assert len(first) >= 43  # 256 bits
 
 
 async def test_another_url_needs_another_proof(api: Api, receiver: Receiver) -> None:
-    receiver.script("/in", _as_text)
+    receiver.script("/in", echo_challenge)
     _endpoint, path = await _made(api, receiver)
     await api.ok("POST", f"{path}/verify")
     pending = await api.delivery()
@@ -129,7 +120,7 @@ async def test_another_url_needs_another_proof(api: Api, receiver: Receiver) -> 
 async def test_a_proof_does_not_enable_what_was_disabled_for_another_reason(
     api: Api, receiver: Receiver
 ) -> None:
-    receiver.script("/in", _as_text)
+    receiver.script("/in", echo_challenge)
     _endpoint, path = await _made(api, receiver)
     await api.ok("POST", f"{path}/verify")
     await api.ok("POST", f"{path}/disable")

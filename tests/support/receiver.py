@@ -7,6 +7,7 @@ see (the exact header list and body) and refuse what they want to send (broken a
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import threading
 import time
@@ -86,6 +87,18 @@ class Answer:
 HANG = Answer(hang=True)
 RESET = Answer(raw=b"")
 """Closes the connection without a byte of answer."""
+
+
+def challenge_of(request: Received) -> str:
+    """The text by which a receiver proves its ownership."""
+    text: str = json.loads(request.body)["data"]["challenge"]
+    return text
+
+
+def echo_challenge(request: Received) -> Answer:
+    """Prove ownership, with white space around it."""
+    return Answer(body=f" {challenge_of(request)}\n".encode())
+
 
 Script = Answer | Callable[[Received], Answer]
 
