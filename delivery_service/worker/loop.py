@@ -277,11 +277,11 @@ class Worker:
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.poke)
 
     def _pause(self) -> float:
-        """How long to wait for the next look: as long again as nothing has come, from a short time
-        after work, since more is likely to come, up to ``poll_interval``."""
+        """How long to wait for the next look: a quarter of the time for which nothing has come, from
+        a short time after work, since more is likely to come, up to ``poll_interval``."""
         longest = self._settings.poll_interval.total_seconds()
         idle = self._clock.monotonic() - self._worked_at
-        pause = min(max(BUSY_SECONDS, idle), longest)
+        pause = min(max(BUSY_SECONDS, idle / 4), longest)
         # Jitter, so that many workers don't all look at the same moment.
         return pause * random.uniform(0.8, 1.2)  # noqa: S311
 
