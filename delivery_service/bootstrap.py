@@ -29,6 +29,7 @@ from delivery_service.policy.retry import RetryRules
 from delivery_service.sealing import Sealer, sealer_for
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database, open_database
+from delivery_service.store.waking import Announcer, can_notify
 from delivery_service.worker.attempt import Sending
 from delivery_service.worker.loop import Worker
 from delivery_service.worker.targets import Targets
@@ -55,6 +56,8 @@ class Service:
     sealer: Sealer
     clock: Clock
     metrics: Metrics = field(default_factory=Metrics)
+    announcer: Announcer | None = None
+    """Tells the workers of other processes that something is due, if they can hear it."""
 
     def worker(self, transport: Transport | None = None) -> Worker:
         """Make a worker, on aiohttp unless ``transport`` is given."""
@@ -103,7 +106,8 @@ class Service:
             yield port
 
     def api(self, on_publish: Callable[[], None] | None = None) -> FastAPI:
-        """Make the API. ``on_publish`` is called after each publish has been committed."""
+        """Make the API. ``on_publish`` is called after each commit that made something due; left
+        out, the workers of other processes are told."""
         from delivery_service.api.app import create_app  # noqa: PLC0415 - workers need no FastAPI
 
         return create_app(self.context(on_publish))
@@ -118,12 +122,14 @@ class Service:
             sealer=self.sealer,
             clock=self.clock,
             metrics=self.metrics,
-            on_publish=on_publish,
+            on_publish=on_publish or self.announcer,
             transport=lambda: make_transport(self.settings),
         )
 
     async def close(self) -> None:
         """Close the database."""
+        if self.announcer is not None:
+            await self.announcer.close()
         await self.database.close()
 
 
@@ -132,11 +138,13 @@ def build(settings: Settings, clock: Clock | None = None) -> Service:
 
     Raises `SettingsError` when the encryption keys are missing or unusable.
     """
+    database = open_database(settings)
     return Service(
         settings=settings,
-        database=open_database(settings),
+        database=database,
         sealer=sealer_for(settings),
         clock=clock or DatabaseClock(),
+        announcer=Announcer(database) if can_notify(settings) else None,
     )
 
 

@@ -39,10 +39,11 @@ async def read_feed(
 ) -> Response:
     """List an endpoint's deliveries with their bodies, oldest first, over the retention time.
 
-    To catch up, read with `undelivered=true` and no cursor, handle, acknowledge, and repeat until
-    nothing comes: an event whose transaction commits late is then not passed over.
+    To catch up, read with `undelivered=true` from the start, handle, acknowledge, and repeat until
+    nothing comes. An event whose transaction commits late is then not passed over, as it can be
+    `after` a delivery that was published later but committed first.
     """
-    after = read_cursor(where.cursor, last_id(DELIVERY))
+    after = read_cursor(where.cursor, last_id(DELIVERY)) or where.after
 
     def load(connection: Connection) -> list[Row]:
         fetch(connection, caller, endpoint_id)

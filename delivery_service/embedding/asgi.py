@@ -116,6 +116,8 @@ class Embedded:
     def _poke_worker(self) -> None:
         if self._worker is not None:
             self._worker.poke()
+        elif self._service.announcer is not None:
+            self._service.announcer()
 
 
 def mount(

@@ -179,6 +179,12 @@ class Settings(NetworkSettings):
     poll_interval: Seconds = Field(
         timedelta(seconds=1), description="How often an idle worker looks for due deliveries."
     )
+    notify: bool = Field(
+        True,
+        description="Whether API processes tell workers in other processes at once that something"
+        " is due (PostgreSQL's NOTIFY, in transactions of its own). Each worker process has one"
+        " more connection for it. Without effect on SQLite and with `pgbouncer`.",
+    )
     shutdown_grace: Seconds = Field(
         timedelta(seconds=20), description="How long a stopping worker waits for what is in flight."
     )

@@ -26,6 +26,7 @@ from delivery_service.policy.retry import Retry
 from delivery_service.settings import Settings
 from delivery_service.store import workers
 from delivery_service.store.database import Database
+from delivery_service.store.waking import can_notify, listen
 from delivery_service.worker.attempt import (
     POISON_CLAIMS,
     Ended,
@@ -118,18 +119,21 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped."""
-        recording = asyncio.create_task(self._recorder.run())
-        heartbeat = asyncio.create_task(self._heartbeat())
+        beside = [asyncio.create_task(each) for each in (self._recorder.run(), self._heartbeat())]
+        if can_notify(self._settings):
+            beside.append(asyncio.create_task(listen(self._database, self.poke)))
         self._metrics.watch_worker(self._state)
         log.info("worker_started", worker_id=self.id, pid=os.getpid())
         try:
+            # Before any work: a worker that has sent has been seen.
+            await self._show_alive()
             while not self._stopping:
                 await self._wait(await self._round())
             await self._finish()
         finally:
-            for task in (heartbeat, recording):
+            for task in beside:
                 task.cancel()
-            await asyncio.gather(heartbeat, recording, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._sending.transport.close()
             self._metrics.watch_worker(None)
         log.info("worker_stopped", worker_id=self.id)
@@ -273,23 +277,26 @@ class Worker:
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.poke)
 
     def _pause(self) -> float:
-        """How long to wait for the next look: as long again as nothing has come, from a short time
-        after work, since more is likely to come, up to ``poll_interval``."""
+        """How long to wait for the next look: a quarter of the time for which nothing has come, from
+        a short time after work, since more is likely to come, up to ``poll_interval``."""
         longest = self._settings.poll_interval.total_seconds()
         idle = self._clock.monotonic() - self._worked_at
-        pause = min(max(BUSY_SECONDS, idle), longest)
+        pause = min(max(BUSY_SECONDS, idle / 4), longest)
         # Jitter, so that many workers don't all look at the same moment.
         return pause * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def _heartbeat(self) -> None:
         while True:
-            try:
-                await self._database.write(
-                    workers.seen, self.id, socket.gethostname(), os.getpid(), self._clock.now()
-                )
-            except Exception as error:  # noqa: BLE001 - only health checks read it
-                log.warning("heartbeat_failed", error=repr(error)[:300])
             await asyncio.sleep(HEARTBEAT_SECONDS)
+            await self._show_alive()
+
+    async def _show_alive(self) -> None:
+        try:
+            await self._database.write(
+                workers.seen, self.id, socket.gethostname(), os.getpid(), self._clock.now()
+            )
+        except Exception as error:  # noqa: BLE001 - only health checks read it
+            log.warning("heartbeat_failed", error=repr(error)[:300])
 
     async def _finish(self) -> None:
         """Let what is in flight end, within the grace period, and record it."""

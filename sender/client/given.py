@@ -155,9 +155,11 @@ class NewKey(TypedDict, total=False):
 
 
 class FeedPlace(TypedDict, total=False):
-    """Where in a feed: ``limit`` is 1 to 50; ``undelivered`` leaves out what is delivered."""
+    """Where in a feed: ``limit`` is 1 to 50; ``after`` is the delivery after which to begin;
+    ``undelivered`` leaves out what is delivered."""
 
     limit: int
+    after: str | None
     cursor: str | None
     undelivered: bool
 

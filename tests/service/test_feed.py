@@ -36,6 +36,20 @@ async def test_what_was_missed_comes_in_order_and_each_once(api: Api) -> None:
     assert {item["status"] for item in seen} == {"skipped"}
 
 
+async def test_it_begins_after_a_delivery_and_goes_on_by_cursor(api: Api) -> None:
+    endpoint = await api.endpoint()
+    ids = [(await api.publish(data=str(number)))["deliveries"][0] for number in range(5)]
+    page = await _feed(api, endpoint["id"], after=ids[1], limit=2)
+    assert [item["delivery"] for item in page["items"]] == ids[2:4]
+    params = {"after": ids[1], "limit": 2, "cursor": page["next_cursor"]}
+    page = await _feed(api, endpoint["id"], **params)
+    assert [item["delivery"] for item in page["items"]] == ids[4:]
+    assert page["next_cursor"] is None
+    assert (await _feed(api, endpoint["id"], after=ids[-1]))["items"] == []
+    path = f"/v1/endpoints/{endpoint['id']}/feed"
+    await api.problem(422, "GET", path, params={"after": endpoint["id"]})
+
+
 async def test_what_is_acknowledged_is_delivered_and_not_sent_again(api: Api) -> None:
     endpoint = await api.endpoint()
     for number in range(3):

@@ -23,6 +23,12 @@ class FeedParameters(PageParameters):
     """Where in the feed."""
 
     limit: Limit = Field(default=20, le=50)
+    after: Annotated[str, filter_id(DELIVERY)] | None = Field(
+        default=None,
+        description="The delivery after which to begin, such as the last one handled; a `cursor`"
+        " continues from there.",
+        json_schema_extra={"pattern": id_pattern(DELIVERY)["pattern"]},
+    )
     undelivered: bool = Field(
         default=False, description="Whether to leave out what was delivered or acknowledged."
     )

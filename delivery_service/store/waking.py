@@ -1,0 +1,102 @@
+"""Workers hear from other processes that something is due (PostgreSQL's LISTEN and NOTIFY).
+
+A hint, never more: polling is the truth, and finds whatever a notification lost on its way was for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from delivery_service.settings import Settings
+from delivery_service.store.database import PING_TIMEOUT, Database
+from sender.waking import CHANNEL, poke_workers
+
+TOGETHER_SECONDS = 0.05
+"""How long commits wait for one notification of them all, after one was sent."""
+
+PING_SECONDS = 30.0
+"""How often a connection that only listens has to show that it is alive."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+"""Seconds between tries to listen while the database is away."""
+
+log = structlog.get_logger(__name__)
+
+
+def can_notify(settings: Settings) -> bool:
+    """Whether workers hear of what other processes publish."""
+    # Behind PgBouncer, what listens is not the session that is notified.
+    return settings.notify and not settings.is_sqlite and not settings.pgbouncer
+
+
+class Announcer:
+    """Tells the workers of other processes that something is due: at once, then for all that
+    follows within `TOGETHER_SECONDS` together. Call it in the event loop, after the commit."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._wanted = False
+        self._sending: asyncio.Task[None] | None = None
+
+    def __call__(self) -> None:
+        self._wanted = True
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._wanted:
+            self._wanted = False
+            try:
+                await self._database.write(poke_workers)
+            except Exception as error:  # noqa: BLE001 - workers look by themselves
+                log.debug("notify_failed", error=repr(error)[:300])
+            await asyncio.sleep(TOGETHER_SECONDS)
+
+    async def close(self) -> None:
+        """Stop. What was not announced is found by polling."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+
+async def listen(database: Database, poke: Callable[[], None]) -> None:
+    """Call ``poke`` for each notification, until cancelled; connects again for ever."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            async with database.engine.connect() as connection:
+                driver = await _out_of_pool(connection)
+                await driver.add_listener(CHANNEL, lambda *_: poke())
+                pause = FIRST_PAUSE
+                poke()  # for what was announced before
+                await _until_dead(driver)
+        except Exception as error:  # noqa: BLE001 - the worker polls meanwhile
+            log.warning("listen_failed", error=repr(error)[:300])
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def _out_of_pool(connection: AsyncConnection) -> Any:
+    """The driver's connection, whose place in the pool is free again."""
+    driver = (await connection.get_raw_connection()).driver_connection
+    await connection.run_sync(lambda sync: sync.detach())
+    return driver
+
+
+async def _until_dead(driver: Any) -> None:
+    """Return when the connection has ended; raise when it does not answer any more."""
+    ended = asyncio.Event()
+    driver.add_termination_listener(lambda _: ended.set())
+    while not ended.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PING_SECONDS):
+                await ended.wait()
+                return
+        await driver.execute(";", timeout=PING_TIMEOUT)
