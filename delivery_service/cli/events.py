@@ -14,6 +14,7 @@ from delivery_service.cli.output import AsJson, print_fields, print_json
 from delivery_service.cli.through_api import check_by_catalogue
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
+from delivery_service.store.waking import can_notify, tell_workers
 from sender.publish import Published
 from sender.publish import publish as publish_event
 from wire.rawjson import RawJson
@@ -53,7 +54,10 @@ def publish(
         if body is None:
             warnings = await check_by_catalogue(database, type_, given["data"])
         limit = settings.max_body_bytes
-        return await database.write(publish_event, **given, max_body_bytes=limit), warnings
+        published = await database.write(publish_event, **given, max_body_bytes=limit)
+        if can_notify(settings):
+            await tell_workers(database)
+        return published, warnings
 
     published, warnings = in_database(work)
     shown: dict[str, Any] = {

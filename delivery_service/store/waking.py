@@ -20,6 +20,9 @@ from sender.waking import CHANNEL, poke_workers
 TOGETHER_SECONDS = 0.05
 """How long commits wait for one notification of them all, after one was sent."""
 
+CLOSE_SECONDS = 1.0
+"""How long a stopping process tries to announce what it published last."""
+
 PING_SECONDS = 30.0
 """How often a connection that only listens has to show that it is alive."""
 
@@ -34,6 +37,14 @@ def can_notify(settings: Settings) -> bool:
     """Whether workers hear of what other processes publish."""
     # Behind PgBouncer, what listens is not the session that is notified.
     return settings.notify and not settings.is_sqlite and not settings.pgbouncer
+
+
+async def tell_workers(database: Database) -> None:
+    """Send one notification, if the database lets us: workers look by themselves anyway."""
+    try:
+        await database.write(poke_workers)
+    except Exception as error:  # noqa: BLE001 - see above
+        log.debug("notify_failed", error=repr(error)[:300])
 
 
 class Announcer:
@@ -53,15 +64,13 @@ class Announcer:
     async def _send(self) -> None:
         while self._wanted:
             self._wanted = False
-            try:
-                await self._database.write(poke_workers)
-            except Exception as error:  # noqa: BLE001 - workers look by themselves
-                log.debug("notify_failed", error=repr(error)[:300])
+            await tell_workers(self._database)
             await asyncio.sleep(TOGETHER_SECONDS)
 
     async def close(self) -> None:
-        """Stop. What was not announced is found by polling."""
+        """Announce what is left, if the database lets us, and stop."""
         if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=CLOSE_SECONDS)
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
 

@@ -277,8 +277,8 @@ class Worker:
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.poke)
 
     def _pause(self) -> float:
-        """How long to wait for the next look: a quarter of the time for which nothing has come, from
-        a short time after work, since more is likely to come, up to ``poll_interval``."""
+        """How long to wait for the next look: a quarter of the time for which nothing has come, and
+        so a short time after work, since more is likely to come; at most ``poll_interval``."""
         longest = self._settings.poll_interval.total_seconds()
         idle = self._clock.monotonic() - self._worked_at
         pause = min(max(BUSY_SECONDS, idle / 4), longest)

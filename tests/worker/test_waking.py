@@ -113,6 +113,16 @@ async def test_many_commits_share_a_notification(engined: Engined) -> None:
     await announce.close()
 
 
+async def test_what_was_published_last_is_announced_before_the_process_ends(
+    engined: Engined,
+) -> None:
+    announce = Announcer(engined.service.database)
+    async with listening(engined) as heard:
+        announce()
+        await announce.close()
+        await heard.more_than(1)
+
+
 async def test_a_listener_that_was_cut_off_connects_again(
     engined: Engined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
