@@ -94,8 +94,9 @@ def _recover_while_killed(field: Field, count: int, rate: int) -> None:
     assert set(arrived) == ids
     assert field.statuses() == {("delivered", None): count}
     # Only what was in flight or not yet recorded when a process was killed is sent again, under
-    # the same id: `concurrency` is 40.
-    assert duplicates <= kills * 2 * 40
+    # the same id: `concurrency` is 40, and a worker claims on with up to twice as many results
+    # that its database has not taken yet.
+    assert duplicates <= kills * (40 + 2 * 40)
 
 
 def test_recover_survives_sigkill_complete_and_none_twice(field: Field) -> None:
