@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
+from sqlalchemy import Connection, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from delivery_service.settings import Settings
@@ -42,9 +43,15 @@ def can_notify(settings: Settings) -> bool:
 async def tell_workers(database: Database) -> None:
     """Send one notification, if the database lets us: workers look by themselves anyway."""
     try:
-        await database.write(poke_workers)
+        await database.write(_notify)
     except Exception as error:  # noqa: BLE001 - see above
         log.debug("notify_failed", error=repr(error)[:300])
+
+
+def _notify(connection: Connection) -> None:
+    # Nothing is lost with it, so the disk need not be waited for.
+    connection.execute(select(func.set_config("synchronous_commit", "off", True)))
+    poke_workers(connection)
 
 
 class Announcer:
