@@ -30,14 +30,11 @@ from sender.client.request import (
     send,
 )
 from sender.client.results import (
-    Acknowledged,
     ApiKey,
     CreatedApiKey,
     CreatedEndpoint,
     CreatedPortalToken,
     Endpoint,
-    EndpointStats,
-    FeedPage,
     Page,
     Ready,
     RotatedSecret,
@@ -45,6 +42,7 @@ from sender.client.results import (
     Tenant,
     Up,
 )
+from sender.client.traffic import Acknowledged, EndpointStats, FeedPage
 from sender.publish import Published
 from wire.contract import Contract
 

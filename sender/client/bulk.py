@@ -17,7 +17,8 @@ from sender.client.request import (
     segment,
     send,
 )
-from sender.client.results import Operation, OperationCount, Page
+from sender.client.results import Page
+from sender.client.traffic import Operation, OperationCount
 from wire.envelope import encode_json
 from wire.rawjson import RawJson
 

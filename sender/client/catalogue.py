@@ -9,13 +9,7 @@ from sender.client.binding import listing, operation
 from sender.client.given import AuditFilter, EventTypeFilter, EventTypeSettings
 from sender.client.reading import read_object
 from sender.client.request import Request, delete, get, listed, segment, send
-from sender.client.results import (
-    AuditEntry,
-    EventTypeInfo,
-    FilterVerdict,
-    ImportedEventTypes,
-    Page,
-)
+from sender.client.results import AuditEntry, EventTypeInfo, FilterVerdict, ImportedEventTypes, Page
 
 OPENAPI = "/v1/event-types-openapi"
 

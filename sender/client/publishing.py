@@ -28,13 +28,8 @@ from sender.client.request import (
     segment,
     send,
 )
-from sender.client.results import (
-    Attempt,
-    Delivery,
-    Event,
-    EventWithBody,
-    Page,
-)
+from sender.client.results import Page
+from sender.client.traffic import Attempt, Delivery, Event, EventWithBody
 from sender.errors import ClientError
 from sender.publish import Published
 from wire.envelope import encode_json, format_timestamp

@@ -14,7 +14,8 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sender.client.results import EventWithBody, FeedItem, FeedPage, Page
+from sender.client.results import Page
+from sender.client.traffic import Event, EventWithBody, FeedEntry, FeedItem, FeedPage
 from sender.errors import ApiError, Fault
 from sender.publish import Published
 from wire.contract import Contract
@@ -102,7 +103,7 @@ def _feed_item(text: str) -> FeedItem:
     raw = members.pop("body", "null")
     given = {name: _json(each.encode()) for name, each in members.items()}
     encoded = given.pop("body_base64", None)
-    head = _convert(_FeedHead, given, "#/items")
+    head = _convert(FeedEntry, given, "#/items")
     body = raw.encode() if encoded is None else base64.b64decode(encoded, validate=True)
     return FeedItem(**{each.name: getattr(head, each.name) for each in fields(head)}, body=body)
 
@@ -177,28 +178,8 @@ class _PublishedAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _EventHead:
-    id: str
-    tenant: str
-    type: str
-    content_type: str
-    idempotency_key: str | None
-    channels: tuple[str, ...]
-    deliver_at: datetime | None
-    created_at: datetime
-    body_deleted_at: datetime | None
+class _EventHead(Event):
     size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FeedHead:
-    delivery: str
-    event: str
-    event_type: str
-    status: str
-    attempts: int
-    created_at: datetime
-    content_type: str
 
 
 def _undocumented(answer: Answer, error: Exception) -> ApiError:
