@@ -29,7 +29,7 @@ from delivery_service.policy.retry import RetryRules
 from delivery_service.sealing import Sealer, sealer_for
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database, open_database
-from delivery_service.store.waking import Announcer, can_notify
+from delivery_service.store.waking import Together, announcer, can_notify
 from delivery_service.worker.attempt import Sending
 from delivery_service.worker.loop import Worker
 from delivery_service.worker.targets import Targets
@@ -56,7 +56,7 @@ class Service:
     sealer: Sealer
     clock: Clock
     metrics: Metrics = field(default_factory=Metrics)
-    announcer: Announcer | None = None
+    announcer: Together | None = None
     """Tells the workers of other processes that something is due, if they can hear it."""
 
     def worker(self, transport: Transport | None = None) -> Worker:
@@ -144,7 +144,7 @@ def build(settings: Settings, clock: Clock | None = None) -> Service:
         database=database,
         sealer=sealer_for(settings),
         clock=clock or DatabaseClock(),
-        announcer=Announcer(database) if can_notify(settings) else None,
+        announcer=announcer(database) if can_notify(settings) else None,
     )
 
 

@@ -6,8 +6,9 @@ A hint, never more: polling is the truth, and finds whatever a notification lost
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -19,7 +20,8 @@ from delivery_service.store.database import PING_TIMEOUT, Database
 from sender.waking import CHANNEL, poke_workers
 
 TOGETHER_SECONDS = 0.05
-"""How long commits wait for one notification of them all, after one was sent."""
+"""How long commits wait for one notification of them all after one was sent, and notifications for
+one look of the worker."""
 
 CLOSE_SECONDS = 1.0
 """How long a stopping process tries to announce what it published last."""
@@ -54,44 +56,64 @@ def _notify(connection: Connection) -> None:
     poke_workers(connection)
 
 
-class Announcer:
-    """Tells the workers of other processes that something is due: at once, then for all that
-    follows within `TOGETHER_SECONDS` together. Call it in the event loop, after the commit."""
+class Together:
+    """Does something at once, and for all further calls within `TOGETHER_SECONDS` once more.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Call it in the event loop.
+    """
+
+    def __init__(self, action: Callable[[], Awaitable[None]]) -> None:
+        self._action = action
         self._wanted = False
-        self._sending: asyncio.Task[None] | None = None
+        self._acting: asyncio.Task[None] | None = None
 
     def __call__(self) -> None:
         self._wanted = True
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send())
+        if self._acting is None or self._acting.done():
+            self._acting = asyncio.create_task(self._act())
 
-    async def _send(self) -> None:
+    async def _act(self) -> None:
         while self._wanted:
             self._wanted = False
-            await tell_workers(self._database)
+            await self._action()
             await asyncio.sleep(TOGETHER_SECONDS)
 
     async def close(self) -> None:
-        """Announce what is left, if the database lets us, and stop."""
-        if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=CLOSE_SECONDS)
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+        """Do what is left, if that takes no longer than `CLOSE_SECONDS`, and stop."""
+        if self._acting is not None:
+            await asyncio.wait([self._acting], timeout=CLOSE_SECONDS)
+            self._acting.cancel()
+            await asyncio.gather(self._acting, return_exceptions=True)
+
+
+def announcer(database: Database) -> Together:
+    """Make what to call after a commit that made something due, for workers elsewhere."""
+    return Together(partial(tell_workers, database))
 
 
 async def listen(database: Database, poke: Callable[[], None]) -> None:
-    """Call ``poke`` for each notification, until cancelled; connects again for ever."""
+    """Call ``poke`` for notifications, until cancelled; connects again for ever."""
+
+    async def heard() -> None:
+        poke()
+
+    # Many processes may announce: together they must not have a worker do nothing but look.
+    hear = Together(heard)
+    try:
+        await _listen(database, hear)
+    finally:
+        await hear.close()
+
+
+async def _listen(database: Database, hear: Callable[[], None]) -> None:
     pause = FIRST_PAUSE
     while True:
         try:
             async with database.engine.connect() as connection:
                 driver = await _out_of_pool(connection)
-                await driver.add_listener(CHANNEL, lambda *_: poke())
+                await driver.add_listener(CHANNEL, lambda *_: hear())
                 pause = FIRST_PAUSE
-                poke()  # for what was announced before
+                hear()  # for what was announced before
                 await _until_dead(driver)
         except Exception as error:  # noqa: BLE001 - the worker polls meanwhile
             log.warning("listen_failed", error=repr(error)[:300])

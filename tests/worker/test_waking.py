@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from delivery_service.clock import DatabaseClock
 from delivery_service.embedding import Embedded
 from delivery_service.store import keys, waking
-from delivery_service.store.waking import Announcer, can_notify, listen
+from delivery_service.store.waking import announcer, can_notify, listen
 from sender import publish
 from sender.waking import poke_workers
 from tests.support.engine import Engined, running, settings_for
@@ -102,7 +102,7 @@ async def test_an_application_without_a_worker_tells_those_elsewhere(postgresql_
 
 
 async def test_many_commits_share_a_notification(engined: Engined) -> None:
-    announce = Announcer(engined.service.database)
+    announce = announcer(engined.service.database)
     async with listening(engined) as heard:
         for _ in range(100):
             announce()
@@ -116,7 +116,7 @@ async def test_many_commits_share_a_notification(engined: Engined) -> None:
 async def test_what_was_published_last_is_announced_before_the_process_ends(
     engined: Engined,
 ) -> None:
-    announce = Announcer(engined.service.database)
+    announce = announcer(engined.service.database)
     async with listening(engined) as heard:
         announce()
         await announce.close()
