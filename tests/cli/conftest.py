@@ -25,6 +25,10 @@ from tests.support.tables import sync_engine
 COMMAND = (sys.executable, "-m", "delivery_service")
 
 
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+"""For tests of what SQLite has not."""
+
+
 class Operator:
     """Somebody at a terminal, and what is in the database."""
 

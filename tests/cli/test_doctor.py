@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import socket
 import ssl
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 import trustme
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from delivery_service.cli import app
@@ -29,7 +28,7 @@ from delivery_service.sealing import generate_encryption_key
 from delivery_service.store import workers
 from sender import tables as t
 from sender.types import later
-from tests.cli.conftest import Operator
+from tests.cli.conftest import Operator, on_postgresql
 from tests.support.ports import HOST, free_port
 from tests.support.receiver import Receiver
 
@@ -169,17 +168,10 @@ def test_a_key_file_that_others_can_read_is_a_failure(bare: Callable[..., Any]) 
     assert "chmod 600" in about(report, "encryption_keys")[0]["text"]
 
 
-def needs_postgresql(operator: Operator) -> str:
-    if operator.settings.is_sqlite:
-        pytest.skip("a setting of PostgreSQL")
-    url = make_url(os.environ["SUREHOOK_DATABASE_URL"])
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
+@on_postgresql
 def test_f27_idle_transactions_are_found_and_their_time_limit_asked_for(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = needs_postgresql(operator)
     alive(operator)
     name = "idle_in_transaction_session_timeout"
     (found,) = about(looked(operator), name)
@@ -190,14 +182,15 @@ def test_f27_idle_transactions_are_found_and_their_time_limit_asked_for(
         connection.execute(text(f"ALTER DATABASE \"{database}\" SET {name} = '60s'"))
     assert about(looked(operator), name)[0] == {"about": name, "level": "ok", "text": "60s"}
     monkeypatch.setattr(database_checks, "LONG_TRANSACTION", 0)
+    url = operator.settings.database_url
     with psycopg.connect(url, application_name="nightly-report") as forgotten:
         forgotten.execute("SELECT 1")
         (found,) = about(looked(operator), "long transaction")
     assert "nightly-report, idle in transaction" in found["text"]
 
 
+@on_postgresql
 def test_lost_durability_is_found(operator: Operator) -> None:
-    needs_postgresql(operator)
     alive(operator)
     with operator.engine.begin() as connection:
         database = connection.scalar(text("SELECT current_database()"))

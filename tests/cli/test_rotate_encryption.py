@@ -12,7 +12,7 @@ from sqlalchemy import LargeBinary, select
 from delivery_service.sealing import Sealer
 from delivery_service.store import endpoints, sealed
 from sender import tables as t
-from tests.cli.conftest import Operator
+from tests.cli.conftest import Operator, on_postgresql
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 from wire import generate_secret
@@ -119,11 +119,10 @@ def test_a_missing_key_is_told_with_each_value_and_the_rest_is_done(
     assert "encryption_keys: 3 of 9 values" in failed.stderr
 
 
+@on_postgresql
 def test_rows_that_another_transaction_holds_are_left_and_told(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if operator.settings.is_sqlite:
-        pytest.skip("SQLite has one writer at a time: nothing is held beside it")
     old, new = first_key(operator), Fernet.generate_key().decode()
     held, *_ = fill(operator, old, 3)
     keys(monkeypatch, new, old)

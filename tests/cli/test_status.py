@@ -14,7 +14,7 @@ from sqlalchemy import make_url, text
 from delivery_service.store import activity, workers
 from sender import tables as t
 from sender.types import later
-from tests.cli.conftest import Operator
+from tests.cli.conftest import Operator, on_postgresql
 from tests.support.ports import HOST
 from tests.support.proxy import Proxy
 from tests.support.receiver import Answer, Receiver
@@ -174,11 +174,10 @@ def test_f25_counts_are_bounded(operator: Operator) -> None:
     assert all("LIMIT" in statement for statement in seen)
 
 
+@on_postgresql
 def test_watch_outlives_the_loss_of_the_database_server(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if operator.settings.is_sqlite:
-        pytest.skip("a file has no server to lose")
     url = make_url(os.environ["SUREHOOK_DATABASE_URL"])
     assert url.port is not None
     with Proxy(url.port) as proxy:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import psycopg
-import pytest
 
 from sender.waking import CHANNEL
-from tests.cli.conftest import Operator
+from tests.cli.conftest import Operator, on_postgresql
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_workers_are_told(operator: Operator) -> None:
     operator.endpoint()
     with psycopg.connect(operator.settings.database_url, autocommit=True) as listener:
