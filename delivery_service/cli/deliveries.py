@@ -15,7 +15,7 @@ from delivery_service.cli.lengths import moment_of
 from delivery_service.cli.narrowing import with_narrowing
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, Before, Limit, print_fields, print_json, print_rows
-from delivery_service.cli.through_api import refused_like_the_api
+from delivery_service.cli.through_api import in_api, refused_like_the_api
 from delivery_service.settings import Settings
 from delivery_service.store import attempts, deliveries, endpoints, events
 from delivery_service.store.database import Database
@@ -126,6 +126,18 @@ def redeliver(delivery_ids: Annotated[list[str], typer.Argument(metavar="ID…")
     in_database(work)
     for delivery_id in delivery_ids:
         typer.echo(f"{delivery_id} is due now.")
+
+
+@app.command()
+def send_as_new(delivery_id: Id, as_json: AsJson = False) -> None:
+    """Send a delivery's event to its endpoint under a new id: a receiver acts on it once more."""
+    from delivery_service.api.deliveries import send_as_new  # noqa: PLC0415 - brings FastAPI
+
+    new = in_api(lambda context, caller: send_as_new(context, caller, delivery_id), delivery_id)
+    if as_json:
+        print_json({"id": new.id, "copy_of": new.copy_of})
+    else:
+        typer.echo(f"{new.id} is due now, a copy of {delivery_id}.")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from delivery_service.cli.failing import CommandError
+from delivery_service.cli.lengths import time_of
 from delivery_service.cli.opening import in_database
 from delivery_service.cli.output import AsJson, print_fields, print_json
 from delivery_service.cli.through_api import check_by_catalogue
@@ -35,6 +36,14 @@ def publish(
     idempotency_key: Annotated[
         str | None, typer.Option(help="A repeat with the same key and content changes nothing.")
     ] = None,
+    channels: Annotated[
+        list[str] | None,
+        typer.Option("--channel", help="Channel that it belongs to; repeatable."),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(help="When its first attempts are due, such as 2026-11-29T10:00:00Z."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish an event to every endpoint of the tenant that it matches.
@@ -43,7 +52,13 @@ def publish(
     """
     if (data is None) == (body is None):
         raise CommandError("give either --data or --body")
-    given: dict[str, Any] = {"tenant": tenant, "type": type_, "idempotency_key": idempotency_key}
+    given: dict[str, Any] = {
+        "tenant": tenant,
+        "type": type_,
+        "idempotency_key": idempotency_key,
+        "channels": channels or (),
+        "deliver_at": deliver_at and time_of("deliver_at", deliver_at),
+    }
     if body is not None:
         given |= {"body": _read(body), "content_type": content_type}
     else:

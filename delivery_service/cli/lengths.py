@@ -37,12 +37,19 @@ def moment_of(option: str, text: str | None) -> datetime | None:
         return None
     if "-" not in text:
         return datetime.now(UTC) - length_of(option, text)
+    return time_of(option, text, ", nor a length such as 2h")
+
+
+def time_of(option: str, text: str, other: str = "") -> datetime:
+    """Return the moment given (``2026-11-29T10:00:00Z``).
+
+    Raises `CommandError`, which names ``option`` and what ``other`` form it has, for anything else.
+    """
     try:
         return parse_timestamp(text)
     except SurehookError:
         raise CommandError(
-            f"{option}: {text!r} is not a time such as 2026-11-29T10:00:00Z, nor a length such as"
-            " 2h"
+            f"{option}: {text!r} is not a time such as 2026-11-29T10:00:00Z{other}"
         ) from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from delivery_service.store import event_types, events
 from sender import tables
 from tests.cli.conftest import Operator
 from tests.support.receiver import Receiver, echo_challenge
+from wire.envelope import format_timestamp
 from wire.ids import id_time
 from wire.signature import verify
 
@@ -134,6 +135,36 @@ def test_a_schedule_is_kept_as_over_the_api(operator: Operator) -> None:
     for given, kept in {"fast": "fast", "1m, 5m": "1m,5m", "": "[]"}.items():
         added = operator.endpoint("http://127.0.0.1:9000/", "--schedule", given)
         assert added["schedule"] == kept
+
+
+def test_send_as_new_makes_a_copy_where_the_api_would(operator: Operator) -> None:
+    endpoint = operator.endpoint()
+    (delivery_id,) = operator.publish()["deliveries"]
+    made = operator.json("deliveries", "send-as-new", delivery_id)
+    assert made["copy_of"] == delivery_id
+    shown = operator.json("deliveries", "show", made["id"])
+    assert (shown["status"], shown["copy_of"]) == ("pending", delivery_id)
+    assert made["id"] in operator.run("deliveries", "list").stdout
+    operator.run("endpoint", "disable", endpoint["id"])
+    assert "is disabled" in operator.error("deliveries", "send-as-new", delivery_id)
+
+
+def test_publish_for_later_and_for_a_channel(operator: Operator) -> None:
+    operator.endpoint()
+    (waits,) = operator.json(*PUBLISH, "--data", "1", "--deliver-at", _in_an_hour())["deliveries"]
+    (due,) = operator.json(*PUBLISH, "--data", "1", "--channel", "eu")["deliveries"]
+    with operator.engine.begin() as connection:
+        due_at = {row.delivery_id: row.due_at for row in connection.execute(tables.queue.select())}
+        channels = connection.scalars(select(tables.events.c.channels)).all()
+    assert due_at[waits] - due_at[due] > timedelta(minutes=50)
+    assert sorted(channels, key=str) == [None, "eu"]
+    assert "deliver_at" in operator.error(*PUBLISH, "--data", "1", "--deliver-at", "soon")
+    assert "channel" in operator.error(*PUBLISH, "--data", "1", "--channel", "")
+    assert _published(operator) == 2
+
+
+def _in_an_hour() -> str:
+    return format_timestamp(datetime.now(UTC) + timedelta(hours=1))
 
 
 def test_redeliver_refuses_an_event_without_a_body(operator: Operator) -> None:
