@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import inspect
 import ssl
 
 import aiohttp
@@ -99,7 +100,9 @@ def certificate(
     not_after: dt.datetime | None = None,
     *,
     ca: bool = False,
+    complete: bool = True,
 ) -> x509.Certificate:
+    """``complete``: with all that RFC 5280 asks for."""
     builder = x509.CertificateBuilder(
         subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
         issuer_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
@@ -110,6 +113,17 @@ def certificate(
     )
     constraints = x509.BasicConstraints(ca=ca, path_length=None)
     builder = builder.add_extension(constraints, critical=True)
+    if complete:
+        builder = builder.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        ).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+    if ca and complete:
+        uses = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False)
+        usage = x509.KeyUsage(**{**uses, "key_cert_sign": True})
+        builder = builder.add_extension(usage, critical=True)
     if not ca:
         names_of = x509.SubjectAlternativeName([x509.DNSName(name)])
         builder = builder.add_extension(names_of, critical=False)
@@ -249,6 +263,16 @@ async def test_private_ca_and_client_certificate(make_transport, authority):
         assert uncertified.kind in {OutcomeKind.TLS, OutcomeKind.PROTOCOL}, uncertified
         assert (await transport.send(post(url, with_both), 5.0)).delivered
     assert len(seen.requests) == 3
+
+
+async def test_private_ca_may_be_older_than_rfc_5280(make_transport):
+    root, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = certificate("root", root, "root", root, ca=True, complete=False)
+    tls = server(leaf(certificate("hooks.example", own, "root", root, complete=False), own))
+    trusted = TlsSettings(private_ca=authority.public_bytes(Encoding.PEM).decode())
+    async with receiver(tls=tls) as seen:
+        outcome = await make_transport().send(post(seen.url(scheme="https"), trusted), 5.0)
+    assert outcome.delivered, outcome
 
 
 def test_alert_after_the_handshake_is_tls():
