@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
@@ -29,16 +31,33 @@ def configure_sqlite(engine: Engine | AsyncEngine) -> None:
         # The driver must not begin transactions of its own accord: `_begin` does.
         connection.isolation_level = None
         cursor = connection.cursor()
-        for pragma in (
-            f"busy_timeout = {BUSY_TIMEOUT_MS}",
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "temp_store = MEMORY",
-        ):
-            cursor.execute(f"PRAGMA {pragma}")
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        _write_ahead(cursor)
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA temp_store = MEMORY")
         cursor.close()
 
     @event.listens_for(sync, "begin")
     def _begin(connection: Connection) -> None:
         read_only = connection.get_execution_options().get(READ_ONLY)
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Switch the file to a write-ahead log, unless it has one.
+
+    Of several that switch a new file at once, SQLite refuses one, whatever the time-out: they
+    would wait for each other.
+    """
+    until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+        # Holding nothing itself, this waits for the others.
+        cursor.execute("BEGIN EXCLUSIVE")
+        cursor.execute("ROLLBACK")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from sqlalchemy import func, select
 
@@ -54,3 +55,20 @@ def test_each_connection_is_durable_and_waits(sqlite_tables: str) -> None:
         }
     engine.dispose()
     assert values == {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 20_000}
+
+
+def test_several_are_the_first_on_a_new_file(tmp_path: Path) -> None:
+    """SQLite by itself refuses one of eight on one file in fifteen or so."""
+    together = threading.Barrier(8)
+
+    def mode(file: Path) -> str:
+        engine = sync_engine(f"sqlite+aiosqlite:///{file}")
+        together.wait(20)
+        with engine.connect() as connection:
+            found: str = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+        engine.dispose()
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(100):
+            assert set(pool.map(mode, [tmp_path / f"{number}.sqlite3"] * 8)) == {"wal"}
