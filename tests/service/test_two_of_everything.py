@@ -127,7 +127,9 @@ def test_f01_two_workers_send_each_delivery_once(
     postgresql_tables: str, database: Engine, processes: Processes, receiver: Receiver
 ) -> None:
     ids = fill(postgresql_tables, database, receiver)
-    both = [worker(processes, postgresql_tables) for _ in range(2)]
+    # An attempt that a slow machine lets time out would rightly be made again.
+    patient = {"attempt_timeout": "60", "lease": "120"}
+    both = [worker(processes, postgresql_tables, **patient) for _ in range(2)]
     for process in both:
         process.wait_for("worker_started")
     wait_until(lambda: len(receiver.requests) >= len(ids), deadline=120, what="2,000 requests")
