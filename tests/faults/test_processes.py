@@ -43,7 +43,9 @@ def test_sigterm_while_draining_sends_nothing_twice(field: Field) -> None:
     for path in paths(3):
         field.receiver.script(path, Answer(delay=0.2))
     field.publish(100)
-    first = field.worker()
+    # Longer than a slow machine may take, shorter than the grace period.
+    patient = {"attempt_timeout": 8, "lease": 20}
+    first = field.worker(**patient)
     field.receiver.wait_for(50)
     began = time.monotonic()
     assert first.terminate(deadline=30) == 0
@@ -53,7 +55,7 @@ def test_sigterm_while_draining_sends_nothing_twice(field: Field) -> None:
     # What it had in flight is recorded, and what it had not begun is free at once.
     assert field.pending() == len(field.published) - arrived
     assert took < 10 + 10, "grace and the recorder's own time"
-    field.worker()
+    field.worker(**patient)
     field.wait_for_end()
     field.report("SIGTERM", duplicates=0)
 
