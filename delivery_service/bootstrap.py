@@ -133,12 +133,15 @@ class Service:
         await self.database.close()
 
 
-def build(settings: Settings, clock: Clock | None = None) -> Service:
-    """Build the parts of one process. Nothing is connected yet.
+def build(
+    settings: Settings, clock: Clock | None = None, database: Database | None = None
+) -> Service:
+    """Build the parts of one process. Nothing is connected yet, unless a ``database`` is given that
+    is open already.
 
     Raises `SettingsError` when the encryption keys are missing or unusable.
     """
-    database = open_database(settings)
+    database = database or open_database(settings)
     return Service(
         settings=settings,
         database=database,

@@ -13,7 +13,7 @@ from delivery_service.cli.auditing import note
 from delivery_service.cli.endpoints import shown_endpoint
 from delivery_service.cli.failing import CommandError
 from delivery_service.cli.lengths import length_of
-from delivery_service.cli.opening import in_database
+from delivery_service.cli.opening import in_database, in_service
 from delivery_service.cli.output import AsJson, print_fields, print_json, print_rows
 from delivery_service.cli.through_api import in_api, refused_like_the_api
 from delivery_service.sealing import Sealer, sealer_for
@@ -195,20 +195,11 @@ def send_test(
     endpoint is disabled or its circuit open; but it is stored nowhere, never repeated, and does
     not count for the endpoint's health. Exit status 1 when it was not accepted.
     """
-    # These bring the worker along, which the other commands start faster without.
-    from delivery_service.bootstrap import build  # noqa: PLC0415
-    from delivery_service.cli.trial import Trial, try_endpoint  # noqa: PLC0415
+    # It brings the worker along, which the other commands start faster without.
+    from delivery_service.cli.trial import try_endpoint  # noqa: PLC0415
 
     content = RawJson(data)
-
-    async def work(_database: Database, settings: Settings) -> Trial:
-        service = build(settings)
-        try:
-            return await try_endpoint(service, endpoint_id, content)
-        finally:
-            await service.close()
-
-    trial = in_database(work)
+    trial = in_service(lambda service: try_endpoint(service, endpoint_id, content))
     outcome = trial.outcome
     shown = {
         "endpoint_id": endpoint_id,

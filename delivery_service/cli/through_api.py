@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from delivery_service.cli.auditing import actor
 from delivery_service.cli.failing import CommandError
-from delivery_service.cli.opening import faults_of, in_database
+from delivery_service.cli.opening import faults_of, in_service
 from delivery_service.cli.output import plain
-from delivery_service.settings import Settings
 from delivery_service.store import event_types
 from delivery_service.store.database import Database
 from delivery_service.store.keys import Scope
@@ -27,6 +26,7 @@ from wire.rawjson import RawJson
 if TYPE_CHECKING:
     from delivery_service.api.callers import Caller
     from delivery_service.api.context import Context
+    from delivery_service.bootstrap import Service
 
 T = TypeVar("T")
 
@@ -35,17 +35,12 @@ def in_api(work: Callable[[Context, Caller], Awaitable[T]], what: str | None = N
     """Run ``work(context, caller)``, which calls operations of the API, in the name of whoever is
     at the command line; ``what`` as in `refused_like_the_api`."""
     from delivery_service.api.callers import Caller  # noqa: PLC0415 - see above
-    from delivery_service.bootstrap import build  # noqa: PLC0415 - see above
 
-    async def run(_database: Database, settings: Settings) -> T:
-        service = build(settings)
-        try:
-            with refused_like_the_api(what):
-                return await work(service.context(), Caller(actor(), Scope.ADMIN))
-        finally:
-            await service.close()
+    async def run(service: Service) -> T:
+        with refused_like_the_api(what):
+            return await work(service.context(), Caller(actor(), Scope.ADMIN))
 
-    return in_database(run)
+    return in_service(run)
 
 
 async def check_by_catalogue(database: Database, event_type: str, data: RawJson) -> list[str]:
