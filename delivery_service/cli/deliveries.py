@@ -20,7 +20,7 @@ from delivery_service.settings import Settings
 from delivery_service.store import attempts, deliveries, endpoints, events
 from delivery_service.store.database import Database
 from delivery_service.store.narrowing import Narrow, Status
-from delivery_service.store.waking import can_notify, tell_workers
+from delivery_service.store.waking import tell_workers
 
 app = typer.Typer(help="Deliveries: one event to one endpoint.", no_args_is_help=True)
 
@@ -120,8 +120,7 @@ def redeliver(delivery_ids: Annotated[list[str], typer.Argument(metavar="ID…")
 
     async def work(database: Database, settings: Settings) -> None:
         await database.write(_redeliver, delivery_ids, settings.replay_window)
-        if can_notify(settings):
-            await tell_workers(database)
+        await tell_workers(database, settings)
 
     in_database(work)
     for delivery_id in delivery_ids:

@@ -15,7 +15,7 @@ from delivery_service.cli.output import AsJson, print_fields, print_json
 from delivery_service.cli.through_api import check_by_catalogue
 from delivery_service.settings import Settings
 from delivery_service.store.database import Database
-from delivery_service.store.waking import can_notify, tell_workers
+from delivery_service.store.waking import tell_workers
 from sender.publish import Published
 from sender.publish import publish as publish_event
 from wire.rawjson import RawJson
@@ -70,8 +70,7 @@ def publish(
             warnings = await check_by_catalogue(database, type_, given["data"])
         limit = settings.max_body_bytes
         published = await database.write(publish_event, **given, max_body_bytes=limit)
-        if can_notify(settings):
-            await tell_workers(database)
+        await tell_workers(database, settings)
         return published, warnings
 
     published, warnings = in_database(work)

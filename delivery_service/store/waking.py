@@ -42,8 +42,14 @@ def can_notify(settings: Settings) -> bool:
     return settings.notify and not settings.is_sqlite and not settings.pgbouncer
 
 
-async def tell_workers(database: Database) -> None:
-    """Send one notification, if the database lets us: workers look by themselves anyway."""
+async def tell_workers(database: Database, settings: Settings) -> None:
+    """Send one notification to the workers, where they hear it."""
+    if can_notify(settings):
+        await _tell(database)
+
+
+async def _tell(database: Database) -> None:
+    # If the database lets us: workers look by themselves anyway.
     try:
         await database.write(_notify)
     except Exception as error:  # noqa: BLE001 - see above
@@ -88,7 +94,7 @@ class Together:
 
 def announcer(database: Database) -> Together:
     """Make what to call after a commit that made something due, for workers elsewhere."""
-    return Together(partial(tell_workers, database))
+    return Together(partial(_tell, database))
 
 
 async def listen(database: Database, poke: Callable[[], None]) -> None:
