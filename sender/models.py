@@ -27,6 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from sender.errors import PublishError
+from sender.sessions import connection_of
 from sender.tables import event_types
 from sender.types import moment
 from wire.envelope import check_event_type
@@ -75,7 +76,7 @@ def register_event_types(
             have the same one.
         EnvelopeError: An ``event_type`` is none.
     """
-    connection = session.connection() if isinstance(session, Session) else session
+    connection = connection_of(session)
     wanted = _by_name(list(models))
     if not wanted:
         return []

@@ -24,6 +24,7 @@ from sender.fingerprints import fingerprint
 from sender.matching import check_channels
 from sender.models import EventModel, type_and_data
 from sender.rows import insert_rows
+from sender.sessions import connection_of
 from wire.envelope import DEFAULT_SIZE_LIMIT, check_event_type, check_size, encode_event
 from wire.errors import SurehookError
 from wire.headers import check_content_type
@@ -140,7 +141,7 @@ def publish_many(
     `publish`; they name the position in the batch. On an async session:
     ``await session.run_sync(publish_many, events)``.
     """
-    connection = session.connection() if isinstance(session, Session) else session
+    connection = connection_of(session)
     events = list(events)
     rows = _event_rows(events, max_body_bytes, now)
     raw = {row["id"] for row, event in zip(rows, events, strict=True) if event.body is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 from sqlalchemy.orm import Session
 
+from sender.sessions import connection_of
+
 CHANNEL = "surehook_due"
 """PostgreSQL's notification channel, one for each database."""
 
@@ -24,6 +26,6 @@ def poke_workers(session: Session | Connection) -> None:
     (docs/decisions/0001-queue-table.md). It is a hint: where it is lost or left out, the next look
     finds the same. Does nothing on SQLite, whose workers only look.
     """
-    connection = session.connection() if isinstance(session, Session) else session
+    connection = connection_of(session)
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_notify(CHANNEL, "")))
