@@ -47,7 +47,7 @@ def run() -> dict[str, Any]:
         with postgresql_rig() as rig:
             rig.add_endpoints([target.url(0)])
             figures["idle_ms"] = _measure(rig, target, _publish_seldom)
-            figures["idle_poked_ms"] = _measure(rig, target, _publish_seldom_and_poke)
+            figures["idle_poked_ms"] = _measure(rig, target, partial(_publish_seldom, poke=True))
         for name in ("idle_ms", "idle_poked_ms"):
             yardstick[name] = yardstick[f"at_{RATES[0]}_per_s_ms"]
     ratio = {name: figures[name]["p99"] / max(yardstick[name]["p99"], 0.001) for name in figures}
@@ -106,9 +106,6 @@ async def _publish_seldom(rig: Rig, *, poke: bool = False) -> dict[str, float]:
             await service.database.write(poke_workers)
     await service.close()
     return committed
-
-
-_publish_seldom_and_poke = partial(_publish_seldom, poke=True)
 
 
 async def _bare(target: Target, rate: int) -> dict[str, float]:

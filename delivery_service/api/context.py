@@ -38,7 +38,7 @@ _AWAY = ("08", "57P", "53300")
 @dataclass(frozen=True)
 class Context:
     """The parts of the service that operations use. ``on_publish`` pokes the worker of this
-    process, if there is one, after a commit that made something due. ``transport`` makes one to
+    process, or those of others, after a commit that made something due. ``transport`` makes one to
     send to receivers through, which whoever asked for it closes."""
 
     settings: Settings
@@ -72,7 +72,7 @@ class Context:
             raise _translated(error) from error
 
     def poke(self) -> None:
-        """Tell the worker of this process that something is due."""
+        """Tell the workers that something is due."""
         if self.on_publish is not None:
             self.on_publish()
 

@@ -99,10 +99,10 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="key_…")])
 
     def work(connection: Connection) -> bool:
         row = keys.get(connection, key_id)
-        revoked = row is not None and keys.revoke(connection, key_id)
-        if row is not None and revoked:
-            note(connection, "key.revoked", key_id, tenant_id=row["tenant_id"])
-        return revoked
+        if row is None or not keys.revoke(connection, key_id):
+            return False
+        note(connection, "key.revoked", key_id, tenant_id=row["tenant_id"])
+        return True
 
     if not in_database(lambda database, _: database.write(work)):
         raise CommandError(f"there is no API key {key_id} in force")

@@ -19,7 +19,6 @@ DISABLED = "disabled"
 UNVERIFIED = "unverified"
 """The reason of an endpoint that waits for a proof of ownership."""
 
-
 HEALTHY: Mapping[str, Any] = {
     "circuit": "closed",
     "failures": 0,
