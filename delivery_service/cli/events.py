@@ -64,16 +64,9 @@ def publish(
     else:
         given["data"] = RawJson(data_of(data or ""))
 
-    async def work(database: Database, settings: Settings) -> tuple[Published, list[str]]:
-        warnings = []
-        if body is None:
-            warnings = await check_by_catalogue(database, type_, given["data"])
-        limit = settings.max_body_bytes
-        published = await database.write(publish_event, **given, max_body_bytes=limit)
-        await tell_workers(database, settings)
-        return published, warnings
-
-    published, warnings = in_database(work)
+    published, warnings = in_database(
+        lambda database, settings: _publish(database, settings, given)
+    )
     shown: dict[str, Any] = {
         "id": published.event_id,
         "deliveries": list(published.delivery_ids),
@@ -83,6 +76,18 @@ def publish(
         print_json({**shown, "warnings": warnings} if warnings else shown)
     else:
         print_fields(shown.items())
+
+
+async def _publish(
+    database: Database, settings: Settings, given: dict[str, Any]
+) -> tuple[Published, list[str]]:
+    warnings = []
+    if "data" in given:
+        warnings = await check_by_catalogue(database, given["type"], given["data"])
+    limit = settings.max_body_bytes
+    published = await database.write(publish_event, **given, max_body_bytes=limit)
+    await tell_workers(database, settings)
+    return published, warnings
 
 
 def data_of(text: str) -> str | bytes:
